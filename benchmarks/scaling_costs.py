@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from rayprivacy.work.pieces import Bench
 
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.private import digest_file, digest_json
@@ -34,7 +35,6 @@ from rayprivacy.models.store import Chunks, FeatureStore
 from rayprivacy.teachers.encoding import CHUNK_POSITIONS, groups_of
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.votes import PartialSum, VoteTotal
-from rayprivacy.work.pieces import Bench
 
 RESULTS = Path(__file__).parent / "results"
 TRUNK_RECORDS, READS = 96, 20

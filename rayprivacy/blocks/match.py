@@ -52,7 +52,7 @@ from rayprivacy.models.sentences import SentenceModel
 from rayprivacy.release.histogram import Margins, summed
 from rayprivacy.runs import directory, method
 from rayprivacy.runs.context import RunContext
-from rayprivacy.work.pieces import on_parts
+from rayprivacy.work.mapping import on_numbers
 
 NAMES = ("topics", "lengths")
 # Words from which on a text is of the next length; the last is open. About equal steps of the logarithm.
@@ -199,7 +199,7 @@ def shape_votes(shards: Path, parts: int, shape: Shape, margins: Margins, told: 
     """
     total = np.zeros(margins.cells, dtype=np.int64)
     common = (shards.absolute(), shape, margins)
-    for done, (_, sums) in enumerate(on_parts(_votes_of_part, common, range(parts), _STEP, _SEAL), start=1):
+    for done, (_, sums) in enumerate(on_numbers(_votes_of_part, common, range(parts), _STEP, _SEAL), start=1):
         total += sums
         told(done)
     return private.Private(total)

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, final
@@ -137,6 +137,13 @@ class Seal:
             return guarded
 
         return decorate
+
+    def each(self, step: str, values: Iterator[T]) -> Iterator[T]:
+        """Pass on values; what computing the next one raises leaves as `around` says."""
+        advance: Callable[[Iterator[T], object], Any] = self.around(step)(next)
+        end = object()
+        while (value := advance(values, end)) is not end:
+            yield value
 
     def unwrap(self, step: str, error: BaseException) -> RayPrivacyError:
         """Find our own sentence in what Ray raised on the driver, or name the type of exception that stopped it."""

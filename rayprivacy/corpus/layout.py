@@ -2,7 +2,9 @@
 
 A user's shard is PRF(secret, "shard", user) mod M: it depends on the user id and the secret alone, so one user sits in
 one shard, and adding a user moves no other. Each user is held out by a coin of their own, likewise. Shards are grouped
-into parts, the files on disk; `per_part` is a matter of performance and changes no shard. With privacy.unit 'phrase'
+into parts, and users stand in their shard in the order of the same number's first 64 bits, so that a part can be cut
+into files of about one size before anybody has looked at it. `per_part` and `cuts`, the files of a part, are a matter
+of performance: they change no shard and no order. With privacy.unit 'phrase'
 texts are masked first (`phrases`) and users are placed in the same way: a text that changes moves nothing.
 
 With privacy.unit 'record' each record has its own shard, PRF(secret, "record-shard", record) mod M. A *record* is one
@@ -59,7 +61,10 @@ JOINED = BY, PLACED = "by", "order"  # columns of rows on their way to their doc
 OUTSIDE = "O"  # the label of a word that is in no slot (Ramshaw and Marcus, 1995)
 HOLDOUT = -1
 _MODULUS = 1 << 256
-_PLACES = ("shard", "part", "record", ORDER)
+Shards = npt.NDArray[np.int64]
+Places = npt.NDArray[np.uint64]
+FILE = "file"  # of a row on its way: the number of the file that it belongs to
+_PLACES = ("shard", FILE, "record", ORDER)
 
 
 def joined(rows: pa.Table, config: JoinConfig, max_chars: int | None) -> pa.Table:
@@ -106,13 +111,15 @@ def _number(written: str) -> float:
 
 @dataclass(frozen=True)
 class Layout:
-    """The corpus settings, the number of shards M, how many share a file, whose shard is one, and what a row is."""
+    """The corpus settings, the number of shards M, how many share a part, and whose shard is one; what a row is, and
+    into how many files each part is cut."""
 
     config: CorpusConfig
     shards: int
     per_part: int
     unit: PrivacyUnit = PrivacyUnit.USER
     by_place: bool = False
+    cuts: int = 1
 
     def __post_init__(self) -> None:
         for name, value in (("shards", self.shards), ("per_part", self.per_part)):
@@ -124,8 +131,13 @@ class Layout:
 
     @property
     def parts(self) -> int:
-        """The number of part files."""
+        """The number of parts."""
         return -(-self.shards // self.per_part)
+
+    @property
+    def files(self) -> int:
+        """The number of files of all parts and of the hold-out, which come first."""
+        return (self.parts + 1) * self.cuts
 
     @property
     def schema(self) -> pa.Schema:
@@ -135,9 +147,9 @@ class Layout:
 
     @property
     def shuffle_schema(self) -> pa.Schema:
-        """The columns of prepared rows, on their way to their part."""
+        """The columns of prepared rows, on their way to their file."""
         own = [("user", pa.string()), ("text", pa.large_string())]
-        places = [(ORDER, pa.uint64()), ("shard", pa.int32()), ("part", pa.int32())]
+        places = [(ORDER, pa.uint64()), (FILE, pa.int32())]
         return pa.schema([*own, *((name, pa.string()) for name in self.carried), *places])
 
     @property
@@ -156,13 +168,16 @@ class Layout:
 
     def shard_of(self, key: Key, user: str) -> int:
         """The user's shard, or `HOLDOUT`; with unit 'record' only whether the user is held out."""
-        if held_out(key, user, self.config.holdout):
-            return HOLDOUT
-        return key.integer("shard", user) % self.shards
+        return self.place_of(key, user)[0]
 
-    def part_of(self, shard: int) -> int:
-        """The part that holds a shard, or `HOLDOUT`."""
-        return shard // self.per_part if shard != HOLDOUT else HOLDOUT
+    def place_of(self, key: Key, user: str) -> tuple[int, int]:
+        """The user's shard, and a number of 64 bits by which users are in order there."""
+        number = key.integer("shard", user)
+        return HOLDOUT if held_out(key, user, self.config.holdout) else number % self.shards, number >> 192
+
+    def part_of(self, file: int) -> tuple[int, int]:
+        """The part, or `HOLDOUT`, that a file belongs to, and its number there."""
+        return file // self.cuts - 1, file % self.cuts
 
 
 def held_out(key: Key, user: str, share: float) -> bool:
@@ -171,30 +186,21 @@ def held_out(key: Key, user: str, share: float) -> bool:
 
 
 def prepare(table: pa.Table, key: Key, layout: Layout) -> tuple[pa.Table, Dropped]:
-    """Bound a clean block and find where its rows go; they come in `shuffle_schema`, by shard, user and order."""
+    """Bound a clean block and find where its rows go; they come in `shuffle_schema`."""
     kept, dropped = bounded(ordered(table, key), layout.bound)
-    shards = _shards(kept, key, layout)
-    places = np.argsort(shards, kind="stable")
-    parts = np.where(shards == HOLDOUT, HOLDOUT, shards // layout.per_part)
-    placed = kept.append_column("shard", pa.array(shards, pa.int32())).append_column(
-        "part", pa.array(parts, pa.int32())
-    )
-    return placed.select(layout.shuffle_schema.names).cast(layout.shuffle_schema).take(pa.array(places)), dropped
+    files = _files(*_places_of(kept, key, layout), layout)
+    placed = kept.append_column(FILE, pa.array(files, pa.int32()))
+    return placed.select(layout.shuffle_schema.names).cast(layout.shuffle_schema), dropped
 
 
-def gathered(table: pa.Table, layout: Layout) -> tuple[pa.Table, Dropped]:
-    """Bound prepared rows that come from several blocks; they stay prepared rows, sorted by user and order."""
-    return bounded(table, layout.bound)
-
-
-def finish(table: pa.Table, part: int, key: Key, layout: Layout) -> tuple[pa.Table, Dropped]:
-    """The final rows of one part from its prepared rows, in any order; those of its pieces follow each other."""
+def finish(table: pa.Table, file: int, key: Key, layout: Layout) -> tuple[pa.Table, Dropped]:
+    """The final rows of one file from its prepared rows, in any order; those of a part's files follow each other."""
     kept, dropped = _bounded_documents(table, key, layout)
-    shards = _shards(kept, key, layout)
-    if any(layout.part_of(int(shard)) != part for shard in np.unique(shards)):
-        raise ShardError(f"part {part} received a user of another part: the key changed during the run; start again.")
-    places = np.argsort(shards, kind="stable")  # hence by shard, user and order
-    placed = kept.append_column("shard", pa.array(shards, pa.int32())).take(pa.array(places))
+    shards, places = _places_of(kept, key, layout)
+    if (_files(shards, places, layout) != file).any():
+        raise ShardError("a file received a user of another one: the key changed during the run; start again.")
+    order = np.lexsort((places, shards))  # it is stable: hence by shard, the user's place, user and order
+    placed = kept.append_column("shard", pa.array(shards, pa.int32())).take(pa.array(order))
     # A record in another shard must not move a rank here, so records are counted anew within shard and user.
     placed = ranked(placed, "shard", "user")
     return placed.select(layout.schema.names).cast(layout.schema).combine_chunks(), dropped
@@ -202,7 +208,7 @@ def finish(table: pa.Table, part: int, key: Key, layout: Layout) -> tuple[pa.Tab
 
 def _bounded_documents(table: pa.Table, key: Key, layout: Layout) -> tuple[pa.Table, Dropped]:
     """What a user's prepared rows come to, sorted by user and order; a bound sees documents, not the turns of one."""
-    rows, config, repeats = table.drop_columns(["shard", "part"]), layout.config, Dropped()
+    rows, config, repeats = table.drop_columns([FILE]), layout.config, Dropped()
     if config.join:
         # Blocks have dropped repeats of their own, and which rows share a block depends on everybody's: none are left.
         # It also puts the rows in an order of their own, which decides between turns in one place.
@@ -233,19 +239,33 @@ def add_digests(digests: Iterable[str]) -> str:
     return f"{sum(int(digest, 16) for digest in digests) % _MODULUS:064x}"
 
 
-def _shards(table: pa.Table, key: Key, layout: Layout) -> npt.NDArray[np.int64]:
-    """The shard of each row, int64 [rows]."""
+def _places_of(table: pa.Table, key: Key, layout: Layout) -> tuple[Shards, Places]:
+    """The shard of each row, and the place there of its user; a user is hashed once, however many rows they have."""
     users = table["user"].combine_chunks().dictionary_encode()
     encoded = users.combine_chunks() if isinstance(users, pa.ChunkedArray) else users
-    shards = np.array([layout.shard_of(key, user) for user in encoded.dictionary.to_pylist()], np.int64)
-    own = shards[encoded.indices.to_numpy()] if len(table) else np.zeros(0, np.int64)
+    found = [layout.place_of(key, user) for user in encoded.dictionary.to_pylist()]
+    rows = encoded.indices.to_numpy() if len(table) else np.zeros(0, np.int64)
+    own = np.array([shard for shard, _ in found], np.int64)[rows]
+    places = np.array([place for _, place in found], np.uint64)[rows]
     if layout.unit is not PrivacyUnit.RECORD:
-        return np.asarray(own)
+        return own, places
     # Of a record: by its user, text and labels alone; by user and place where rows have one.
     named = [table["user"], table[PLACE]] if PLACE in table.column_names else _record(table)
     digests = key.digests("record-shard", framed(named).rows())
     records = [int.from_bytes(digest, "big") % layout.shards for digest in digests]
-    return np.where(own == HOLDOUT, HOLDOUT, np.array(records, np.int64))
+    return np.where(own == HOLDOUT, HOLDOUT, np.array(records, np.int64)), places
+
+
+def _files(shards: Shards, places: Places, layout: Layout) -> Shards:
+    """The file of each row: a part is cut evenly between the first place of its first shard and the last of its last.
+
+    What is computed here never falls while shard and place rise, so that no rounding puts a row before its file.
+    """
+    parts = np.where(shards == HOLDOUT, 0, shards // layout.per_part + 1)
+    first = np.where(shards == HOLDOUT, HOLDOUT, (parts - 1) * layout.per_part)
+    width = np.where(shards == HOLDOUT, 1, np.minimum(layout.per_part, layout.shards - first))
+    within = (shards - first + places.astype(np.float64) / 2.0**64) / width
+    return np.asarray(parts * layout.cuts + np.minimum((within * layout.cuts).astype(np.int64), layout.cuts - 1))
 
 
 def _record(table: pa.Table) -> list[pa.ChunkedArray]:

@@ -1,74 +1,49 @@
-"""Spread the corpus over shards with Ray: bound each block, file its rows by place, finish ranges of them as files.
+"""Spread the corpus over shards with Ray Data: bound each block, bring the rows of each file together, write the files.
 
-    source -> shares: read, clean, bound, find each row's place -> spill (private files)
-    spill  -> ranges: where each part is cut, so that its pieces are of about one size          one piece of work
-    spill  -> files:  a range of a part, bounded and sorted
+    source -> shares: read, clean, bound, find each row's file        map_batches
+           -> files:  the rows of one file, bounded and sorted        groupby, map_groups
+           -> manifest
 
 Privacy argument: a user's shard depends on their id and the secret alone, and one user sits in exactly one file, so
 that adding or removing a user changes one shard. For the units 'record' and 'phrase' see `layout` and `phrases`:
-their rules hold row by row, before rows meet. Any piece of work may be done twice; every step is a deterministic
-function of its rows, and a file is written to a scratch name and renamed, so that the same bytes are written again.
-What Ray carries, and counts where others can see it, are the numbers of its tasks, which are public and depend on no
-corpus (see `work.pieces`): rows, counts and digests travel through private files. The key travels as a path and is read
-in the worker, and so do secret phrases; on more than one machine, key, phrases, source and shard directory must be on a
-filesystem that all of them see.
+their rules hold row by row, before rows meet. Any task may run twice, on any blocks and in any order: a file is a
+function of its rows, and is written to a scratch name and renamed, so that the same bytes are written again.
 
-A range is all rows of a part between two places (shard and user), so it holds whole users, and the files of a part
-follow each other as the rows of one file would: where the cuts fall changes no row, and nothing that is computed from
-rows in their order. They are found from the marks of the spill files, and depend on how much users wrote: they are
-private, as the rows are.
+What Ray carries, and counts where those can see it who see the cluster's dashboard, is private: rows, and how many
+there are (docs/soundness.md, the boundary). The key travels as a path and is read in the worker, and so do secret
+phrases; on more than one machine, key, phrases, source and shard directory must be on a filesystem that all of them
+see.
 
-Memory: blocks and ranges have about a thirty-second part of the memory that a process may take. Python objects, sorted
-copies and what a user wrote in other blocks come on top of that, and so do the libraries themselves. No process holds
-more, however large the corpus is; a share of the source is read page by page. The driver keeps a digest for each file.
-
-A lost process costs the piece that it was at. That number of rounds is public; what our own code raises, such as a
-malformed file, is not tried again.
+Memory: blocks and files have about a thirty-second part of the memory that a process may take. Python objects, sorted
+copies and what a user wrote in other blocks come on top of that, and so do the libraries themselves. A share of the
+source is read page by page, and how many files a part has follows the size of the source. What is small enough for one
+file is read and written by one task: a shuffle takes seconds to start.
 """
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
 from rayprivacy.core.errors import CorpusError
-from rayprivacy.core.files import Json, private_directory, read_json, write_json
+from rayprivacy.core.files import Json, private_directory
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, gathered, prepare
+from rayprivacy.corpus.layout import FILE, HOLDOUT, Layout, finish, prepare
 from rayprivacy.corpus.manifest import MANIFEST, FileEntry, ShardManifest, clear_parts, read_manifest, write_part
 from rayprivacy.corpus.phrases import PhraseFile, tidy
 from rayprivacy.corpus.settings import MEMORY, CorpusConfig
-from rayprivacy.corpus.sources import SEAL, check_source, read_share, shares_of, source_stamp
-from rayprivacy.corpus.spill import MARK_BYTES, Place, Range, Spill
+from rayprivacy.corpus.sources import SEAL, check_source, read_share, shares_of, size_of, source_stamp
 from rayprivacy.corpus.users import PLACE, Dropped
 from rayprivacy.corpus.verify import check_files
-from rayprivacy.work.pieces import Bench, work_off
+from rayprivacy.work.mapping import numbers, rows_of
 
 _STEP = "sharding the corpus"
-_OF_MEMORY = 32  # a block, or a range, has this part of the memory of a process
-
-
-def cut(parts: Iterable[int], marks: Iterable[tuple[int, int, str]], range_bytes: int) -> list[Range]:
-    """The ranges of all parts, in order; one that covers everything for a part without marks.
-
-    >>> [(range.part, range.start, range.end) for range in cut([0, 1], [(1, 9, "a"), (1, 9, "b")], MARK_BYTES)]
-    [(0, None, None), (1, None, (9, 'b')), (1, (9, 'b'), None)]
-    """
-    places: dict[int, list[Place]] = defaultdict(list)
-    for part, shard, user in marks:
-        places[part].append((shard, user))
-    return [cut_off for part in parts for cut_off in _ranges_of_part(part, sorted(places[part]), range_bytes)]
-
-
-def _ranges_of_part(part: int, places: list[Place], range_bytes: int) -> list[Range]:
-    count = max(1, -(-len(places) * MARK_BYTES // range_bytes))
-    cuts = sorted({places[len(places) * at // count] for at in range(1, count)})
-    return [Range(part, start, end) for start, end in zip([None, *cuts], [*cuts, None], strict=True)]
+_OF_MEMORY = 32  # a block, or a file, has this part of the memory of a process
+_COUNTS = -1  # in place of a file: a row whose text says what a share lost
 
 
 def shard_corpus(
@@ -93,23 +68,20 @@ def shard_corpus(
     key = load_key(key_path)
     out = out.absolute()
     phrases = PhraseFile.of(config.phrases, key) if config.phrases else None
-    # Unit 'user' adds nothing, so that shards of the first version are found again.
-    more = [] if unit is PrivacyUnit.USER else [unit, phrases.digest if phrases else ""]
-    more += ["distinct turns"] if config.join else []  # shards in which repeats were left are not found again
-    more += ["by place"] if by_place else []
-    more += [] if planted is None else [json.dumps(planted.to_pydict())]
     source = source_stamp(config)
-    stamp = key.digest("corpus-config", config.model_dump_json(), shards, per_part, source, *more)
+    distinct = [unit, phrases.digest if phrases else "", by_place, planted.to_pydict() if planted else None]
+    stamp = key.digest("corpus-config", config.model_dump_json(), shards, per_part, source, json.dumps(distinct))
     finished = _finished(out, stamp)
     if finished is not None:
         return finished
     check_source(config)
     clear_parts(private_directory(out))
-    work = _Work(layout, key_path.absolute(), phrases, out, source, planted, memory // _OF_MEMORY)
+    room = memory // _OF_MEMORY
+    layout = replace(layout, cuts=-(-size_of(config) // (room * (layout.parts + 1))))
+    work = _Work(layout, key_path.absolute(), phrases, out, source, planted, room)
     try:
-        manifest = _made(work, stamp)
+        manifest = _made(work, key, stamp)
     finally:
-        work.spill.remove()
         for scratch in filter(Path.is_file, out.glob(".*")):  # what lost processes left half-written
             scratch.unlink(missing_ok=True)
     check_size(manifest, out, by_place)
@@ -137,46 +109,54 @@ class _Work:
     out: Path
     stamp: str
     planted: pa.Table | None
-    piece_bytes: int
+    block_bytes: int
 
     @property
-    def spill(self) -> Spill:
-        """Where rows are on their way."""
-        return Spill(self.out / ".rows")
-
-    def bench(self, step: str) -> Bench:
-        """Where the pieces of a step lie."""
-        return Bench(self.spill.root / step)
-
-    @property
-    def ranges(self) -> Path:
-        """The file of the ranges."""
-        return self.spill.root / "ranges.json"
-
-    def spilled(self) -> list[Path]:
-        """The spill files of all shares."""
-        reports = enumerate(self.bench("read").reports())
-        return [self.spill.file(share, block) for share, report in reports for block in range(report["blocks"])]
+    def shares(self) -> int:
+        """Into how many shares the source is cut."""
+        return shares_of(self.layout.config, self.layout.by_place)
 
 
-def _made(work: _Work, stamp: str) -> ShardManifest:
-    work.spill.remove()
-    work.spill.prepare()
-    work.bench("read").offer(shares_of(work.layout.config, work.layout.by_place))
-    work.bench("cut").offer(1)
-    for step, piece in (("read", _read), ("cut", _cut), ("write", _write)):
-        work_off(work.bench(step), partial(piece, work=work), _STEP, SEAL)
-    return _manifest(work, stamp)
+def _made(work: _Work, key: Key, stamp: str) -> ShardManifest:
+    layout = work.layout
+    if size_of(layout.config) <= work.block_bytes:
+        made = numbers([0]).map_batches(partial(_at_once, work=work), batch_format="pyarrow")
+    else:
+        prepared = numbers(range(work.shares)).map_batches(partial(_read, work=work), batch_format="pyarrow")
+        made = prepared.groupby(FILE, num_partitions=layout.files).map_groups(
+            partial(_write, work=work), batch_format="pyarrow"
+        )
+    reports = [json.loads(row["report"]) for row in rows_of(made, _STEP, SEAL)]
+    written = {report["file"]: report["entry"] for report in reports if report["entry"]}
+    for file in set(range(layout.files)) - written.keys():  # nobody is there
+        written[file] = _entry(layout.shuffle_schema.empty_table(), file, key, work)[0]
+    return _manifest(layout, stamp, written, sum((Dropped(**report["dropped"]) for report in reports), Dropped()))
 
 
-def _read(share: int, work: _Work) -> Json:
-    """Read one share of the source, and file its rows by place."""
-    key, total, blocks = load_key(work.key_path), Dropped(), 0
+@SEAL.around(_STEP)
+def _at_once(_: pa.Table, work: _Work) -> pa.Table:
+    """Do all that there is to do, for a small corpus."""
+    blocks = pa.concat_tables(table for share in range(work.shares) for table in _prepared(share, work))
+    files = blocks[FILE].unique().to_pylist()
+    return pa.concat_tables([_write(blocks.filter(pa.compute.equal(blocks[FILE], file)), work) for file in files])
+
+
+def _read(shares: pa.Table, work: _Work) -> Iterator[pa.Table]:
+    """Read one share of the source, and say where its rows go."""
+    (share,) = shares[0].to_pylist()
+    yield from SEAL.each(_STEP, _prepared(share, work))
+
+
+def _prepared(share: int, work: _Work) -> Iterator[pa.Table]:
+    """The prepared rows of a share, and one row with what it lost."""
+    key, total = load_key(work.key_path), Dropped()
     for block, dropped in _blocks(work, share, key):
         rows, more = prepare(block, key, work.layout)
-        work.spill.write(share, blocks, rows)
-        total, blocks = total + dropped + more, blocks + 1
-    return {"dropped": asdict(total), "blocks": blocks}
+        yield rows
+        total += dropped + more
+    schema = work.layout.shuffle_schema
+    lost = dict.fromkeys(schema.names) | {"text": json.dumps(asdict(total)), FILE: _COUNTS}
+    yield pa.Table.from_pylist([lost], schema=schema)
 
 
 def _blocks(work: _Work, share: int, key: Key) -> Iterator[tuple[pa.Table, Dropped]]:
@@ -187,7 +167,7 @@ def _blocks(work: _Work, share: int, key: Key) -> Iterator[tuple[pa.Table, Dropp
     phrases, total = work.phrases.load(key) if work.phrases else None, Dropped()
     for piece in _pieces(work, share):
         rows, dropped = tidy(piece, key, work.layout, phrases)
-        if held and sum(table.nbytes for table in held) + rows.nbytes > work.piece_bytes:
+        if held and sum(table.nbytes for table in held) + rows.nbytes > work.block_bytes:
             yield pa.concat_tables(held), total
             held, total = [], Dropped()
         held.append(rows)
@@ -198,7 +178,7 @@ def _blocks(work: _Work, share: int, key: Key) -> Iterator[tuple[pa.Table, Dropp
 
 def _pieces(work: _Work, share: int) -> Iterator[pa.Table]:
     config, by_place = work.layout.config, work.layout.by_place
-    yield from read_share(config, share, shares_of(config, by_place), work.stamp, by_place)
+    yield from read_share(config, share, work.shares, work.stamp, by_place)
     if work.planted is not None and share == 0:
         yield _labelled(work.planted, work.layout)
 
@@ -210,48 +190,26 @@ def _labelled(rows: pa.Table, layout: Layout) -> pa.Table:
     return rows
 
 
-def _cut(_: int, work: _Work) -> Json:
-    """Decide how parts are cut, empty ones too, and offer their ranges."""
-    parts = range(HOLDOUT, work.layout.parts)
-    ranges = cut(parts, work.spill.marks(work.spilled()), work.piece_bytes)
-    write_json(work.ranges, [[found.part, found.start, found.end] for found in ranges])
-    work.bench("write").offer(len(ranges))
-    return {}
+@SEAL.around(_STEP)
+def _write(rows: pa.Table, work: _Work) -> pa.Table:
+    """Finish one file; or, of the rows that say what shares lost, their sum."""
+    file = rows[FILE][0].as_py()
+    if file == _COUNTS:
+        entry, dropped = None, sum((Dropped(**json.loads(text)) for text in rows["text"].to_pylist()), Dropped())
+    else:
+        entry, dropped = _entry(rows, file, load_key(work.key_path), work)
+    return pa.table({"report": [json.dumps({"file": file, "entry": entry, "dropped": asdict(dropped)})]})
 
 
-def _ranges(work: _Work) -> list[Range]:
-    found = read_json(work.ranges)
-    return [Range(part, tuple(start) if start else None, tuple(end) if end else None) for part, start, end in found]
+def _entry(rows: pa.Table, file: int, key: Key, work: _Work) -> tuple[Json, Dropped]:
+    finished, dropped = finish(rows, file, key, work.layout)
+    part, number = work.layout.part_of(file)
+    return asdict(write_part(finished, part, key, work.out, work.layout.unit, number)), dropped
 
 
-def _write(number: int, work: _Work) -> Json:
-    """Finish one range of a part as a file."""
-    layout, key, ranges = work.layout, load_key(work.key_path), _ranges(work)
-    wanted = ranges[number]
-    rows, total = _gathered(work, wanted)
-    finished, dropped = finish(rows, wanted.part, key, layout)
-    of_part = number - next(at for at, found in enumerate(ranges) if found.part == wanted.part)
-    entry = write_part(finished, wanted.part, key, work.out, layout.unit, of_part)
-    return {"dropped": asdict(total + dropped), "entry": asdict(entry)}
-
-
-def _gathered(work: _Work, wanted: Range) -> tuple[pa.Table, Dropped]:
-    """The rows of a range; what users wrote too much is dropped on the way, lest it pile up."""
-    held, size, total = [work.layout.shuffle_schema.empty_table()], 0, Dropped()
-    for rows in work.spill.read(work.spilled(), wanted):
-        held.append(rows)
-        size += rows.nbytes
-        if size > 3 * work.piece_bytes:
-            kept, dropped = gathered(pa.concat_tables(held), work.layout)
-            held, size, total = [kept], kept.nbytes // 2, total + dropped
-    return pa.concat_tables(held), total
-
-
-def _manifest(work: _Work, stamp: str) -> ShardManifest:
-    layout, written = work.layout, work.bench("write").reports()
-    entries = [FileEntry(**report["entry"]) for report in written]
+def _manifest(layout: Layout, stamp: str, written: dict[int, Json], dropped: Dropped) -> ShardManifest:
+    entries = [FileEntry(**written[file]) for file in sorted(written)]
     first = {entry.part: entry for entry in reversed(entries)}
-    reports = [*work.bench("read").reports(), *written]
     return ShardManifest(
         config=stamp,
         shards=layout.shards,
@@ -260,7 +218,7 @@ def _manifest(work: _Work, stamp: str) -> ShardManifest:
         holdout_share=layout.config.holdout,
         parts=tuple(first[part] for part in range(layout.parts)),
         holdout=first[HOLDOUT],
-        dropped=sum((Dropped(**report["dropped"]) for report in reports), Dropped()),
+        dropped=dropped,
         unit=layout.unit,
         max_shards_per_phrase=layout.config.max_shards_per_phrase,
         more=tuple(entry for entry in entries if entry is not first[entry.part]),

@@ -45,6 +45,7 @@ CHITCHAT = "chitchat"
 CHITCHAT_COLUMNS = ["user", "text", "topic"]
 SHARE_BYTES = 16 << 20  # of a file that several shares read, about
 _PIECE_BYTES, _BUFFER_BYTES = 16 << 20, 1 << 20
+_COMPRESSED = 4
 _PIECE_LINES, _PIECE_ROWS = 50_000, 65_536
 _PLACED_SHARES, _PLACED_STRIPES = 16, 8  # of a source whose rows are known by their place, and of one of its files
 _FIRST_LINE = {
@@ -258,6 +259,14 @@ def check_source(config: CorpusConfig) -> str:
     return source_stamp(config)
 
 
+def size_of(config: CorpusConfig) -> int:
+    """How many bytes the rows of a source take in memory, about: compressed files are taken to be a fourth of it."""
+    if config.source == CHITCHAT:
+        return 0
+    files = locate(config)
+    return sum(files.sizes) * (_COMPRESSED if files.kind == "parquet" else 1)
+
+
 def shares_of(config: CorpusConfig, by_place: bool = False) -> int:
     """Into how many shares a source is cut; private, as its size is."""
     if _is_placed(config, by_place):
@@ -269,9 +278,8 @@ def read_share(config: CorpusConfig, share: int, shares: int, stamp: str, by_pla
     """The tables of one share: user, text, labels, `by`, `order`; without users a row is its own author, by place."""
     placed = _is_placed(config, by_place)
     pieces = _chitchat(share, placed) if config.source == CHITCHAT else _files(config, share, shares, stamp, placed)
-    advance = sealed("reading the corpus")(next)
     names = ["text", *config.kept, *(JOINED if config.join else ())]
-    while (piece := advance(pieces, None)) is not None:
+    for piece in SEAL.each("reading the corpus", pieces):
         rows = piece.select(config.sources).rename_columns([*(["user"] if config.user is not None else []), *names])
         if config.user is None:
             rows = rows.add_column(0, "user", pc.binary_join_element_wise("row", piece[PLACE], " "))

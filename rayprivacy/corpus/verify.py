@@ -5,14 +5,15 @@ here a second time, straight from the PRF, so that a fault in the code that made
 code that checks them. Phrases are looked for by other means than `phrases` masks them: a text becomes one string of its
 canonical words with a space around each, read character by character, and a phrase is a substring of it.
 
-Ray checks file by file; the driver learns that it is done, or one sentence. How many files a corpus has is private
-where parts are split (see `work.pieces`).
+Ray checks file by file; the driver learns that it is done, or one sentence.
 """
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from functools import cache, partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,19 +22,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayprivacy.core.errors import ShardError
-from rayprivacy.core.files import Json
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.private import Seal
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import content_digest
 from rayprivacy.corpus.manifest import FileEntry, ShardManifest, read_manifest
 from rayprivacy.corpus.phrases import PhraseFile, Phrases
-from rayprivacy.corpus.spill import Place
 from rayprivacy.corpus.users import PLACE
-from rayprivacy.work.pieces import Bench, Piece, work_off
+from rayprivacy.work.mapping import on_numbers
 
 SEAL = Seal(ShardError, "delete the shard directory and shard the corpus again")
 _STEP = "verifying the shards"
+Place = tuple[int, int, str]  # shard, and of the user their number of 64 bits and id
 
 
 @SEAL.around(_STEP)
@@ -56,49 +56,52 @@ def verify_file(out: Path, manifest: ShardManifest, number: int, key: Key, phras
     entry = manifest.files[number]
     entry.check(out)
     table = pq.read_table(out / entry.file, partitioning=None)
-    places = _places(table, entry, manifest.max_records_per_user)
+    places = _places(table, entry, key, manifest.max_records_per_user)
     first, last = (entry.part * manifest.per_part, (entry.part + 1) * manifest.per_part) if entry.part >= 0 else (-1, 0)
-    _require(all(first <= shard < last for shard, _ in places), entry, "holds a shard of another part")
+    _require(all(first <= shard < last for shard, _, _ in places), entry, "holds a shard of another part")
     if manifest.unit is PrivacyUnit.RECORD:
         _check_records(table, entry, key, manifest)
     else:
         _check_users(places, entry, key, manifest)
-    _check_order(out, manifest, number, places)
+    _check_order(out, manifest, number, places, key)
     misplaced = phrases is not None and _holds_misplaced(table, key, manifest, phrases)
     _require(not misplaced, entry, "holds a secret phrase in a shard where it must be masked")
-    counted = (len(table), len({user for _, user in places})) == (entry.rows, entry.users)
+    counted = (len(table), len({user for _, _, user in places})) == (entry.rows, entry.users)
     digest = content_digest(table, key, manifest.unit)
     _require(counted and digest == entry.content, entry, "does not match the manifest")
 
 
-def _places(table: pa.Table, entry: FileEntry, most: int | None) -> list[Place]:
-    """Shard and user of all runs of rows that agree in them."""
+def _places(table: pa.Table, entry: FileEntry, key: Key, most: int | None) -> list[Place]:
+    """The places of all runs of rows that agree in shard and user."""
     shards, records = table["shard"].to_numpy(), table["record"].to_numpy()
     if not len(table):
         return []
     users = table["user"].combine_chunks()
-    before, after = users[:-1], users[1:]
-    shard_step, new = np.diff(shards), ~pc.equal(before, after).to_numpy(zero_copy_only=False)
-    rising = pc.less(before, after).to_numpy(zero_copy_only=False)
-    in_order = (shard_step > 0) | ((shard_step == 0) & (rising | (~new & (np.diff(records) > 0))))
-    _require(bool(in_order.all()), entry, "is not sorted by shard, user and record")
-    starts = np.flatnonzero(np.append(True, (shard_step != 0) | new))
+    new = ~pc.equal(users[:-1], users[1:]).to_numpy(zero_copy_only=False)
+    starts = np.flatnonzero(np.append(True, (np.diff(shards) != 0) | new))
     lengths = np.diff(starts, append=len(table))
     gapless = np.array_equal(records, np.arange(len(table)) - np.repeat(starts, lengths))
     _require(gapless, entry, "has a gap or a repeat in a user's records")
     _require(most is None or bool((lengths <= most).all()), entry, f"holds more than {most} records of a user")
-    return list(zip(shards[starts].tolist(), users.take(pa.array(starts)).to_pylist(), strict=True))
+    names = users.take(pa.array(starts)).to_pylist()
+    found = [(shard, _number(user, key), user) for shard, user in zip(shards[starts].tolist(), names, strict=True)]
+    _require(all(one < next_one for one, next_one in pairwise(found)), entry, "is not sorted by shard and user")
+    return found
+
+
+def _number(user: str, key: Key) -> int:
+    return key.integer("shard", user) // 2**192
 
 
 def _check_users(places: list[Place], entry: FileEntry, key: Key, manifest: ShardManifest) -> None:
-    for shard, user in places:
+    for shard, _, user in places:
         expected = -1 if _held_out(user, key, manifest) else key.integer("shard", user) % manifest.shards
         _require(shard == expected, entry, "holds a user whom the key puts elsewhere")
-    users = {user for _, user in places}
+    users = {user for _, _, user in places}
     _require(len(users) == len(places), entry, "holds a user twice")
 
 
-def _check_order(out: Path, manifest: ShardManifest, number: int, places: list[Place]) -> None:
+def _check_order(out: Path, manifest: ShardManifest, number: int, places: list[Place], key: Key) -> None:
     """Whatever stands in another file of the part stands behind this one, so that no user is in two files."""
     entry, following = manifest.files[number], manifest.files[number + 1 :]
     for later in following:
@@ -108,14 +111,14 @@ def _check_order(out: Path, manifest: ShardManifest, number: int, places: list[P
             path = out / later.file
             if not path.is_file():  # it has a check of its own, which may come later
                 later.check(out)
-            _require(places[-1] < _first_place(path), later, "begins before the file in front of it ends")
+            _require(places[-1] < _first_place(path, key), later, "begins before the file in front of it ends")
             return
 
 
-def _first_place(path: Path) -> Place:
+def _first_place(path: Path, key: Key) -> Place:
     with pq.ParquetFile(path) as file:
         row = next(file.iter_batches(1, columns=["shard", "user"])).to_pylist()[0]
-    return row["shard"], row["user"]
+    return row["shard"], _number(row["user"], key), row["user"]
 
 
 def _check_records(table: pa.Table, entry: FileEntry, key: Key, manifest: ShardManifest) -> None:
@@ -194,30 +197,34 @@ def verify_with_ray(out: Path, key_path: Path, unit: PrivacyUnit, phrases: Phras
     """Do what `verify_shards` does. Ray must be started."""
     manifest = read_manifest(out)
     check_unit(manifest, unit, phrases is not None)
-    _every_file(out, manifest, partial(_verify, out=out.absolute(), key_path=key_path.absolute(), phrases=phrases))
+    _every_file(_verify, _Files(out.absolute(), key_path.absolute(), phrases), manifest)
 
 
 def check_files(out: Path, manifest: ShardManifest) -> None:
     """Compare the bytes of every file with its digest. Ray must be started."""
-    _every_file(out, manifest, partial(_check, out=out.absolute()))
+    _every_file(_check, _Files(out.absolute()), manifest)
 
 
-def _every_file(out: Path, manifest: ShardManifest, piece: Piece) -> None:
-    bench = Bench(out.absolute() / ".verifying")
-    bench.remove()
-    bench.offer(len(manifest.files))
-    try:
-        work_off(bench, piece, _STEP, SEAL)
-    finally:
-        bench.remove()
+@dataclass(frozen=True)
+class _Files:
+    """Where the files are, and what it takes to check them; holds no row."""
+
+    out: Path
+    key_path: Path = Path()
+    phrases: PhraseFile | None = None
 
 
-def _verify(number: int, out: Path, key_path: Path, phrases: PhraseFile | None) -> Json:
-    key = load_key(key_path)
-    verify_file(out, read_manifest(out), number, key, phrases.load(key) if phrases else None)
-    return {}
+def _every_file(work: Callable[[_Files, int], None], files: _Files, manifest: ShardManifest) -> None:
+    for _ in on_numbers(work, files, range(len(manifest.files)), _STEP, SEAL):
+        pass
 
 
-def _check(number: int, out: Path) -> Json:
-    read_manifest(out).files[number].check(out)
-    return {}
+@SEAL.around(_STEP)
+def _verify(files: _Files, number: int) -> None:
+    key, phrases = load_key(files.key_path), files.phrases
+    verify_file(files.out, read_manifest(files.out), number, key, phrases.load(key) if phrases else None)
+
+
+@SEAL.around(_STEP)
+def _check(files: _Files, number: int) -> None:
+    read_manifest(files.out).files[number].check(files.out)

@@ -27,7 +27,7 @@ from rayprivacy.sanitize.entities import Surrogates, detector_of
 from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.mechanism import Coins, Mechanism, Tags
 from rayprivacy.sanitize.settings import SanitizeConfig
-from rayprivacy.work.pieces import on_parts
+from rayprivacy.work.mapping import on_numbers
 
 DOCUMENT = "document"
 _STEP = "sanitising"
@@ -76,7 +76,7 @@ def sanitise_parts(job: SanitiseJob, parts: int) -> Iterator[int]:
     private_directory(job.folder)
     left = [part for part in range(parts) if not job.block(part).exists()]
     yield from (part for part in range(parts) if part not in left)
-    yield from (part for part, _ in on_parts(_sanitise_part, job, left, _STEP, _SEAL))
+    yield from (part for part, _ in on_numbers(_sanitise_part, job, left, _STEP, _SEAL))
 
 
 @_SEAL.around(_STEP)

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plain_shards import bound
+from rayprivacy.corpus.spill import Range, Spill
+from rayprivacy.work.pieces import Bench
 
 from rayprivacy.core.errors import ShardError
 from rayprivacy.core.keys import Key
@@ -24,10 +26,8 @@ from rayprivacy.corpus.manifest import ShardManifest, first_holdout, part_tables
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig
 from rayprivacy.corpus.shards import cut
 from rayprivacy.corpus.sources import check_source, read_share, shares_of
-from rayprivacy.corpus.spill import Range, Spill
 from rayprivacy.corpus.users import PLACE, Dropped, clean
 from rayprivacy.corpus.verify import verify_shards
-from rayprivacy.work.pieces import Bench
 
 KEY = Key.for_tests()
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)

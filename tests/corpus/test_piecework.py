@@ -5,11 +5,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rayprivacy.work.pieces import Bench, work_off
 
 from rayprivacy.core.errors import CorpusError
 from rayprivacy.core.private import Seal
 from rayprivacy.work import pieces as piecework
-from rayprivacy.work.pieces import Bench, work_off
 
 
 class _Orders:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rayprivacy.work.pieces import Bench, work_off
 
 from rayprivacy.core.errors import ShardError
 from rayprivacy.core.keys import create_key, load_key
@@ -20,7 +21,6 @@ from rayprivacy.corpus.verify import verify_with_ray
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.methods.generator.method import label_sums, sums_of
 from rayprivacy.release.histogram import HistogramMechanism
-from rayprivacy.work.pieces import Bench, work_off
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 SMALL = 32 << 20  # a block has 1 MiB then

@@ -35,7 +35,7 @@ from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig, ParserConfig
 from rayprivacy.runs.context import RunContext
 from rayprivacy.structures.grammar import Grammar
-from rayprivacy.work.pieces import on_parts
+from rayprivacy.work.mapping import on_numbers
 
 _STEP = "reading trees off private text"
 _SEAL = private.Seal(errors.ReleaseError, "nothing was charged or released, run again with --resume")
@@ -141,7 +141,7 @@ def begin(job: ParsingJob, key: keys.Key) -> manifest.ShardManifest | None:
 
 def parse_parts(job: ParsingJob, parts: int) -> Iterator[int]:
     """Read the trees of all parts and of the held-out users on Ray; yields each part once, as it is finished."""
-    yield from (part for part, _ in on_parts(_parse_part, job, (*range(parts), HOLDOUT), _STEP, _SEAL))
+    yield from (part for part, _ in on_numbers(_parse_part, job, (*range(parts), HOLDOUT), _STEP, _SEAL))
 
 
 @_SEAL.around(_STEP)
