@@ -135,9 +135,9 @@ class Layout:
         return -(-self.shards // self.per_part)
 
     @property
-    def files(self) -> int:
-        """The number of files of all parts and of the hold-out, which come first."""
-        return (self.parts + 1) * self.cuts
+    def files(self) -> range:
+        """The numbers of all files: those of part p begin at p * cuts, those of the hold-out in front of zero."""
+        return range(HOLDOUT * self.cuts, self.parts * self.cuts)
 
     @property
     def schema(self) -> pa.Schema:
@@ -177,7 +177,7 @@ class Layout:
 
     def part_of(self, file: int) -> tuple[int, int]:
         """The part, or `HOLDOUT`, that a file belongs to, and its number there."""
-        return file // self.cuts - 1, file % self.cuts
+        return divmod(file, self.cuts)
 
 
 def held_out(key: Key, user: str, share: float) -> bool:
@@ -261,8 +261,8 @@ def _files(shards: Shards, places: Places, layout: Layout) -> Shards:
 
     What is computed here never falls while shard and place rise, so that no rounding puts a row before its file.
     """
-    parts = np.where(shards == HOLDOUT, 0, shards // layout.per_part + 1)
-    first = np.where(shards == HOLDOUT, HOLDOUT, (parts - 1) * layout.per_part)
+    parts = np.where(shards == HOLDOUT, HOLDOUT, shards // layout.per_part)
+    first = np.where(shards == HOLDOUT, HOLDOUT, parts * layout.per_part)
     width = np.where(shards == HOLDOUT, 1, np.minimum(layout.per_part, layout.shards - first))
     within = (shards - first + places.astype(np.float64) / 2.0**64) / width
     return np.asarray(parts * layout.cuts + np.minimum((within * layout.cuts).astype(np.int64), layout.cuts - 1))

@@ -43,7 +43,7 @@ from rayprivacy.work.mapping import numbers, rows_of
 
 _STEP = "sharding the corpus"
 _OF_MEMORY = 32  # a block, or a file, has this part of the memory of a process
-_COUNTS = -1  # in place of a file: a row whose text says what a share lost
+_COUNTS = -(1 << 31)  # in place of a file: a row whose text says what a share lost
 
 
 def shard_corpus(
@@ -123,12 +123,12 @@ def _made(work: _Work, key: Key, stamp: str) -> ShardManifest:
         made = numbers([0]).map_batches(partial(_at_once, work=work), batch_format="pyarrow")
     else:
         prepared = numbers(range(work.shares)).map_batches(partial(_read, work=work), batch_format="pyarrow")
-        made = prepared.groupby(FILE, num_partitions=layout.files).map_groups(
+        made = prepared.groupby(FILE, num_partitions=len(layout.files)).map_groups(
             partial(_write, work=work), batch_format="pyarrow"
         )
     reports = [json.loads(row["report"]) for row in rows_of(made, _STEP, SEAL)]
     written = {report["file"]: report["entry"] for report in reports if report["entry"]}
-    for file in set(range(layout.files)) - written.keys():  # nobody is there
+    for file in set(layout.files) - written.keys():  # nobody is there
         written[file] = _entry(layout.shuffle_schema.empty_table(), file, key, work)[0]
     return _manifest(layout, stamp, written, sum((Dropped(**report["dropped"]) for report in reports), Dropped()))
 

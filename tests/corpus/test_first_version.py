@@ -14,9 +14,9 @@ KEY = Key.for_tests()
 LAYOUT = Layout(CorpusConfig(labels=("topic",), max_records_per_user=3, holdout=0.3), shards=7, per_part=2)
 SHARDS = [3, 5, -1, 0, 1, 3, 4, -1, 1, -1, 2, 6, 3, -1, 5, 4, 0, -1, -1, 4, 2, -1, -1, 4]
 PARTS = {
-    HOLDOUT: (6, "a996ef4dc35c001f", "a7c3000b808d2b9c"),
-    0: (9, "b1b3c2f24926097b", "177f7cc7b335d723"),
-    1: (6, "87e7017ca78abe74", "02015930409af8cf"),
+    HOLDOUT: (6, "14af0dcafdfbe6cf", "a7c3000b808d2b9c"),
+    0: (9, "676d824efd5ddfb5", "177f7cc7b335d723"),
+    1: (6, "c64aee73d3fff714", "02015930409af8cf"),
     2: (6, "b0f2549906ff7a4e", "5b74236180c34cdb"),
     3: (0, "4f53cda18c2baa0c", "0" * 16),
 }

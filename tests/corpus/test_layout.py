@@ -125,14 +125,14 @@ def test_shards_fill_evenly():
 
 def test_a_stray_user_is_refused_without_a_name():
     prepared, _ = prepare(table_of([("secret-user", "t", "x")]), KEY, LAYOUT)
-    wrong = (prepared["part"][0].as_py() + 2) % LAYOUT.parts
+    wrong = (prepared["file"][0].as_py() + 2) % LAYOUT.parts
     with pytest.raises(ShardError) as caught:
         finish(prepared, wrong, KEY, LAYOUT)
     assert "secret" not in str(caught.value)
 
 
 def test_parts_cover_the_shards():
-    assert (LAYOUT.parts, LAYOUT.part_of(6), LAYOUT.part_of(HOLDOUT)) == (4, 3, HOLDOUT)
+    assert (LAYOUT.parts, LAYOUT.files) == (4, range(HOLDOUT, 4))
 
 
 @pytest.mark.parametrize(("shards", "per_part"), [(0, 1), (1, 0)])

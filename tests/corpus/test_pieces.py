@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_shards import bound
-from rayprivacy.corpus.spill import Range, Spill
-from rayprivacy.work.pieces import Bench
+from plain_shards import bound, finished
 
 from rayprivacy.core.errors import ShardError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus import sources, spill
+from rayprivacy.corpus import sources
 from rayprivacy.corpus.framing import framed, marked
-from rayprivacy.corpus.layout import HOLDOUT, Layout, add_digests, finish, prepare
+from rayprivacy.corpus.layout import FILE, HOLDOUT, Layout, add_digests, prepare
 from rayprivacy.corpus.manifest import ShardManifest, first_holdout, part_tables, read_holdout, read_part, write_part
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig
-from rayprivacy.corpus.shards import cut
 from rayprivacy.corpus.sources import check_source, read_share, shares_of
 from rayprivacy.corpus.users import PLACE, Dropped, clean
 from rayprivacy.corpus.verify import verify_shards
@@ -152,24 +150,14 @@ def blocks(rows: int, users: int, count: int, by_place: bool) -> list[pa.Table]:
             for n, block in enumerate(made)]  # fmt: skip
 
 
-def sharded(out: Path, layout: Layout, range_bytes: int, monkeypatch: pytest.MonkeyPatch) -> ShardManifest:
-    """What `shard_corpus` does, without Ray, from marks and stretches of a few rows."""
-    monkeypatch.setattr(spill, "MARK_BYTES", 2000)
-    monkeypatch.setattr("rayprivacy.corpus.shards.MARK_BYTES", 2000)
-    monkeypatch.setattr(spill, "_STRETCH_ROWS", 16)
-    kept = Spill(out / ".rows")
-    kept.prepare()
-    for number, block in enumerate(blocks(900, 60, 3, layout.by_place)):
-        kept.write(number, 0, prepare(block, KEY, layout)[0])
-    files = [kept.file(number, 0) for number in range(3)]
+def sharded(out: Path, layout: Layout, cuts: int) -> ShardManifest:
+    """What `shard_corpus` does, without Ray."""
+    layout = replace(layout, cuts=cuts)
+    prepared = pa.concat_tables(prepare(block, KEY, layout)[0] for block in blocks(900, 60, 3, layout.by_place))
     entries = []
-    numbers: dict[int, int] = {}
-    for wanted in cut(range(HOLDOUT, layout.parts), kept.marks(files), range_bytes):
-        rows = pa.concat_tables([layout.shuffle_schema.empty_table(), *kept.read(files, wanted)])
-        number = numbers[wanted.part] = numbers.get(wanted.part, -1) + 1
-        made = finish(rows, wanted.part, KEY, layout)[0]
-        entries.append(write_part(made, wanted.part, KEY, out, layout.unit, number))
-    kept.remove()
+    for file, rows in finished(prepared, KEY, layout).items():
+        part, number = layout.part_of(file)
+        entries.append(write_part(rows, part, KEY, out, layout.unit, number))
     first = {entry.part: entry for entry in reversed(entries)}
     parts, config = tuple(first[part] for part in range(layout.parts)), layout.config
     more = tuple(entry for entry in entries if entry is not first[entry.part])
@@ -186,13 +174,11 @@ def _places(table: pa.Table) -> set[tuple[int, str]]:
 
 @pytest.mark.parametrize("by_place", [False, True], ids=["by content", "by place"])
 @pytest.mark.parametrize("unit", LAYOUTS, ids=str)
-def test_the_files_of_a_part_are_its_rows_in_their_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: PrivacyUnit, by_place: bool
-) -> None:
+def test_the_files_of_a_part_are_its_rows_in_their_order(tmp_path: Path, unit: PrivacyUnit, by_place: bool) -> None:
     layout, made = (BY_PLACE if by_place else LAYOUTS)[unit], {}
-    for name, size in (("whole", 10**9), ("split", 6000)):
+    for name, size in (("whole", 1), ("split", 3)):
         (tmp_path / name).mkdir()
-        made[name] = sharded(tmp_path / name, layout, size, monkeypatch)
+        made[name] = sharded(tmp_path / name, layout, size)
         verify_shards(tmp_path / name, KEY, unit)
     assert not made["whole"].more
     assert len(made["split"].more) > 4
@@ -208,8 +194,8 @@ def test_the_files_of_a_part_are_its_rows_in_their_order(
     assert add_digests(contents) == add_digests([entry.content for entry in made["whole"].parts])
 
 
-def test_files_that_do_not_follow_each_other_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = sharded(tmp_path, LAYOUTS[PrivacyUnit.USER], 6000, monkeypatch)
+def test_files_that_do_not_follow_each_other_are_refused(tmp_path: Path) -> None:
+    made = sharded(tmp_path, LAYOUTS[PrivacyUnit.USER], 3)
     one, other = [entry for entry in made.training_files if entry.part == 0][:2]
     last = pq.read_table(tmp_path / one.file)
     user = last["user"][-1].as_py()
@@ -225,10 +211,8 @@ def test_files_that_do_not_follow_each_other_are_refused(tmp_path: Path, monkeyp
     assert user not in str(caught.value)
 
 
-def test_the_first_held_out_users_are_read_and_no_file_behind_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = sharded(tmp_path, LAYOUTS[PrivacyUnit.USER], 2000, monkeypatch)
+def test_the_first_held_out_users_are_read_and_no_file_behind_them(tmp_path: Path) -> None:
+    made = sharded(tmp_path, LAYOUTS[PrivacyUnit.USER], 4)
     rows = read_holdout(tmp_path).to_pylist()
     users = list(dict.fromkeys(row["user"] for row in rows))
     files = [entry.file for entry in made.files if entry.part == HOLDOUT]
@@ -240,25 +224,17 @@ def test_the_first_held_out_users_are_read_and_no_file_behind_them(
     assert first_holdout(tmp_path, 1).num_rows
 
 
-def test_ranges_are_of_about_one_size_and_read_what_lies_between() -> None:
-    marks = [(0, 3, f"u{n:03d}") for n in range(100)] + [(2, 9, "x")] * 40
-    found = cut(range(-1, 3), marks, 10 * spill.MARK_BYTES)
-    assert [wanted.part for wanted in found] == [-1, *[0] * 10, 1, 2, 2]
-    assert found[1] == Range(0, None, (3, "u010"))
-    assert found[-1] == Range(2, (9, "x"), None), "one user is never cut"
-
-
-def test_a_piece_is_claimed_once_and_offered_again_until_it_is_done(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "bench")
-    bench.offer(7)
-    slow, quick = bench.take(0, 2), bench.take(1, 2)
-    assert [next(slow), next(quick), next(slow)] == [0, 3, 1]
-    assert sorted([*quick, *slow]) == [2, 4, 5, 6]
-    for piece in (0, 2, 3):
-        bench.report(piece, {"rows": piece})
-    assert bench.reopen() == [1, 4, 5, 6]
-    assert list(bench.take(1, 2)) == [4, 5, 6, 1]
-    bench.stop()
-    assert bench.reopen() == [1, 4, 5, 6]
-    assert list(bench.take(0, 2)) == []
-    assert {path.stat().st_mode & 0o777 for path in bench.folder.iterdir()} == {0o600}
+@pytest.mark.parametrize(("shards", "per_part"), [(1, 1), (7, 3), (40, 40)])
+def test_files_are_of_about_one_size_and_cut_no_user(shards: int, per_part: int) -> None:
+    layout = Layout(CorpusConfig(holdout=0.25), shards, per_part, cuts=5)
+    rows = pa.table({"user": [f"u{n % 4000}" for n in range(8000)], "text": [f"t{n}" for n in range(8000)]})
+    prepared, _ = prepare(rows, KEY, layout)
+    users: dict[str, set[int]] = {}
+    for user, file in zip(prepared["user"].to_pylist(), prepared[FILE].to_pylist(), strict=True):
+        users.setdefault(user, set()).add(file)
+    assert {len(files) for files in users.values()} == {1}
+    counts = Counter(file for (file,) in users.values())
+    assert counts.keys() == set(layout.files)
+    for part in range(HOLDOUT, layout.parts):
+        own = [counts[part * 5 + number] for number in range(5)]
+        assert max(own) < 1.5 * min(own), own

@@ -1,26 +1,29 @@
 """The corpus through a real Ray: formats, blocks, resume, tampering, errors, and what errors and logs say."""
 
 import json
+import os
 import random
-import time
+import signal
 import traceback
-from bisect import bisect
-from collections import Counter
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-import ray
 
 from rayprivacy.core.errors import CorpusError, KeyFileError, ShardError
 from rayprivacy.core.keys import create_key, load_key
 from rayprivacy.core.private import digest_file
+from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus import shards
-from rayprivacy.corpus.manifest import read_holdout, read_manifest, read_part
+from rayprivacy.corpus.manifest import part_paths, read_holdout, read_manifest, read_part
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.shards import shard_corpus
-from rayprivacy.corpus.verify import verify_shards
+from rayprivacy.corpus.verify import SEAL, verify_shards, verify_with_ray
+from rayprivacy.generation.codes import Codes, CodesConfig
+from rayprivacy.methods.generator.method import label_sums, sums_of
+from rayprivacy.release.histogram import HistogramMechanism
+from rayprivacy.work.mapping import on_numbers
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 SHARDS, PER_PART = 12, 5
@@ -198,25 +201,46 @@ def test_what_is_wrong_is_said_before_ray_works(tmp_path, key_path, source, key,
         shard_corpus(settings(tmp_path / source), tmp_path / key, 4, 2, tmp_path / "out")
 
 
-def _tasks_seen(since):
-    """How often Ray has begun each function of ours between some times, as its own record of events has it."""
-    time.sleep(2.5)  # processes send what they did once a second
-    seen = [Counter() for _ in since[1:]]
-    for event in ray.timeline():
-        if event["cat"].startswith("task::rayprivacy") or event["name"].startswith("rayprivacy"):
-            at = bisect(since, event["ts"] / 1e6) - 1
-            if 0 <= at < len(seen):
-                seen[at][event["name"]] += 1
-    return seen
+def test_less_memory_makes_more_files_of_the_same_rows(tmp_path, key_path):
+    """And what does not fit into one file goes through a shuffle: the bytes are those of one task."""
+    draw = random.Random(0)
+    rows = {"uid": [f"u{draw.randrange(900)}" for _ in range(30_000)]}
+    rows |= {"body": [f"words {n % 9000} " * 9 for n in range(30_000)], "topic": ["ab"[n % 2] for n in range(30_000)]}
+    pq.write_table(pa.table(rows), tmp_path / "all.parquet", row_group_size=4000)
+    config, key = settings(tmp_path / "all.parquet", holdout=0.3, max_records_per_user=30), load_key(key_path)
+    made = {}
+    for name, memory in (("whole", 2 << 30), ("split", 4 << 20)):
+        made[name] = shard_corpus(config, key_path, 2, 1, tmp_path / name, memory=memory)
+        verify_with_ray(tmp_path / name, key_path, PrivacyUnit.USER)
+    split = tmp_path / "split"
+    assert len(part_paths(split, 0)) > 2
+    assert not made["whole"].more
+    assert made["split"].corpus_digest(key) == made["whole"].corpus_digest(key)
+    lost = [(counts.null_user, counts.duplicates + counts.over_bound) for counts in (m.dropped for m in made.values())]
+    assert lost[0] == lost[1]
+    for part in (-1, 0, 1):
+        assert read_part(split, part).equals(read_part(tmp_path / "whole", part))
+    assert shard_corpus(config, key_path, 2, 1, split, memory=2 << 30) == made["split"], "as it lies there"
+    assert not [path for path in split.iterdir() if path.name.startswith(".")]
+
+    codes = Codes(CodesConfig(values={"topic": ("a", "b")}), ("topic",))
+    mechanism = HistogramMechanism(cells=codes.cells, sigma=5.0)
+    expected = sum(sums_of(read_part(tmp_path / "whole", part), codes, mechanism) for part in (0, 1))
+    assert label_sums(split, 2, codes, mechanism).reveal().tolist() == expected.tolist()
+    part_paths(split, 0)[2].unlink()
+    with pytest.raises(ShardError, match=r"part-00000-00002\.parquet is missing"):
+        verify_with_ray(split, key_path, PrivacyUnit.USER)
 
 
-def test_what_ray_shows_of_a_corpus_does_not_depend_on_it(tmp_path, key_path):
-    """Its metrics port and its dashboard count tasks: into how many pieces a corpus falls follows its private size."""
-    since = [time.time()]
-    for name, rows, files in (("csv", corpus()[:40], 1), ("jsonl", corpus(), 9)):
-        shard_corpus(write(rows, tmp_path / name, files), key_path, SHARDS, PER_PART, tmp_path / f"out-{name}")
-        since.append(time.time())
-    assert _tasks_seen(since) == [{"rayprivacy.work.pieces._task": 3 * 16}] * 2
+def test_a_task_that_is_killed_is_done_again(tmp_path):
+    def dies_once(folder, number):
+        if number == 3 and not (folder / "died").exists():
+            (folder / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number * number
+
+    assert sorted(on_numbers(dies_once, tmp_path, range(9), "squaring", SEAL)) == [(n, n * n) for n in range(9)]
+    assert (tmp_path / "died").exists()
 
 
 def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path, key_path, monkeypatch):

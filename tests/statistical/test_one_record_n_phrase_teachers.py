@@ -68,7 +68,7 @@ def _teachers(rows: list[Row], unit: PrivacyUnit, kind: SquareKind, backbone: Ba
     layout = Layout(CORPUS[unit], SHARDS, SHARDS, unit)
     block = pa.table({"user": [user for user, _ in rows], "text": [text for _, text in rows]})
     prepared = prepare(tidy(block, KEY, layout, PHRASES if unit is PrivacyUnit.PHRASE else None)[0], KEY, layout)[0]
-    trained = prepared.filter(pa.array([part != HOLDOUT for part in prepared["part"].to_pylist()]))
+    trained = prepared.filter(pa.array([part != HOLDOUT for part in prepared["file"].to_pylist()]))
     table = finish(trained, 0, KEY, layout)[0].to_pylist()
     texts = [[row["text"] for row in table if row["shard"] == shard] for shard in range(SHARDS)]
     documents = [[backbone.document(text, TEACHERS.max_tokens) for text in own] for own in texts]

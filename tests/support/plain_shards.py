@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rayprivacy.core.keys import Key
-from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
+from rayprivacy.corpus.layout import FILE, HOLDOUT, Layout, finish, prepare
 from rayprivacy.corpus.manifest import ShardManifest, write_part
 from rayprivacy.corpus.users import ORDER, Dropped, bounded, ordered
 
@@ -19,9 +19,9 @@ def string_table(rows: Sequence[Sequence[str | None]], names: Sequence[str] = ("
 
 
 def finished(prepared: pa.Table, key: Key, layout: Layout) -> dict[int, pa.Table]:
-    """The final rows of every part, and of those held out."""
-    parts = (HOLDOUT, *range(layout.parts))
-    return {part: finish(prepared.filter(pc.equal(prepared["part"], part)), part, key, layout)[0] for part in parts}
+    """The final rows of every file: of every part, and of those held out, where none is cut."""
+    rows = {file: prepared.filter(pc.equal(prepared[FILE], file)) for file in layout.files}
+    return {file: finish(own, file, key, layout)[0] for file, own in rows.items()}
 
 
 def bound(table: pa.Table, key: Key, most: int | None) -> tuple[pa.Table, Dropped]:

@@ -13,18 +13,16 @@ Everything right of the gate is post-processing: any number of texts may be writ
 private text and is marked so in metrics.json.
 """
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rayprivacy.blocks import match, pretrain, steps, writing
 from rayprivacy.core.private import Private, digest_json_list
-from rayprivacy.corpus.manifest import owners_of, part_paths
+from rayprivacy.corpus.manifest import owners_of, part_tables
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.codes import CodedPrompts, Codes
 from rayprivacy.generation.writing import Written
@@ -34,7 +32,7 @@ from rayprivacy.release.histogram import HistogramMechanism, summed
 from rayprivacy.runs import directory, heldout, plan, sealing
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.method import Output
-from rayprivacy.work.pieces import Bench, work_off
+from rayprivacy.work.mapping import on_numbers
 
 _STEP = "counting labels"
 HOW = "A language model fine-tuned with DP-SGD on private text; texts begin with a control code, if it has any."
@@ -95,27 +93,18 @@ def _write(context: Context, codes: Codes, shares: Any, trained: steps.Trained) 
 @sealing.sealed(_STEP)
 def label_sums(shards: Path, parts: int, codes: Codes, mechanism: HistogramMechanism) -> Private[npt.NDArray[np.int64]]:
     """The private sums [cells] of all users' (or records') shares of the control codes. Ray must be started."""
-    bench, files = Bench(shards.absolute() / ".counting"), _files(shards.absolute(), parts)
-    bench.remove()
-    bench.offer(len(files))
-    try:
-        count = partial(_count, shards=shards.absolute(), parts=parts, codes=codes, mechanism=mechanism)
-        work_off(bench, count, _STEP, sealing.SEAL)
-        return Private(np.sum([report["sums"] for report in bench.reports()], axis=0, dtype=np.int64))
-    finally:
-        bench.remove()
+    job = (shards.absolute(), codes, mechanism)
+    found = [sums for _, sums in on_numbers(_sums_of_part, job, range(parts), _STEP, sealing.SEAL)]
+    return Private(np.sum(found, axis=0, dtype=np.int64))
+
+
+@sealing.sealed(_STEP)
+def _sums_of_part(job: tuple[Path, Codes, HistogramMechanism], part: int) -> npt.NDArray[np.int64]:
+    shards, codes, mechanism = job
+    return np.sum([sums_of(rows, codes, mechanism) for rows in part_tables(shards, part)], axis=0)
 
 
 def sums_of(rows: pa.Table, codes: Codes, mechanism: HistogramMechanism) -> npt.NDArray[np.int64]:
     """Sums [cells] over the users (or records) of some rows, all rows of a user among them."""
     cells = np.array([codes.index(row) for row in rows.select(codes.columns).to_pylist()], dtype=np.int64)
     return summed(mechanism, owners_of(rows, mechanism.unit), cells[:, None])
-
-
-def _files(shards: Path, parts: int) -> list[Path]:
-    return [path for part in range(parts) for path in part_paths(shards, part)]
-
-
-def _count(number: int, shards: Path, parts: int, codes: Codes, mechanism: HistogramMechanism) -> dict[str, Any]:
-    rows = pq.read_table(_files(shards, parts)[number], partitioning=None)
-    return {"sums": sums_of(rows, codes, mechanism).tolist()}
