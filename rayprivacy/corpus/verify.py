@@ -63,6 +63,7 @@ def verify_file(out: Path, manifest: ShardManifest, number: int, key: Key, phras
         _check_records(table, entry, key, manifest)
     else:
         _check_users(places, entry, key, manifest)
+    _require(all(one < other for one, other in pairwise(places)), entry, "is not sorted by shard and user")
     _check_order(out, manifest, number, places, key)
     misplaced = phrases is not None and _holds_misplaced(table, key, manifest, phrases)
     _require(not misplaced, entry, "holds a secret phrase in a shard where it must be masked")
@@ -84,9 +85,7 @@ def _places(table: pa.Table, entry: FileEntry, key: Key, most: int | None) -> li
     _require(gapless, entry, "has a gap or a repeat in a user's records")
     _require(most is None or bool((lengths <= most).all()), entry, f"holds more than {most} records of a user")
     names = users.take(pa.array(starts)).to_pylist()
-    found = [(shard, _number(user, key), user) for shard, user in zip(shards[starts].tolist(), names, strict=True)]
-    _require(all(one < next_one for one, next_one in pairwise(found)), entry, "is not sorted by shard and user")
-    return found
+    return [(shard, _number(user, key), user) for shard, user in zip(shards[starts].tolist(), names, strict=True)]
 
 
 def _number(user: str, key: Key) -> int:

@@ -101,7 +101,8 @@ def label_sums(shards: Path, parts: int, codes: Codes, mechanism: HistogramMecha
 @sealing.sealed(_STEP)
 def _sums_of_part(job: tuple[Path, Codes, HistogramMechanism], part: int) -> npt.NDArray[np.int64]:
     shards, codes, mechanism = job
-    return np.sum([sums_of(rows, codes, mechanism) for rows in part_tables(shards, part)], axis=0)
+    found = [sums_of(rows, codes, mechanism) for rows in part_tables(shards, part)]
+    return np.asarray(np.sum(found, axis=0, dtype=np.int64))
 
 
 def sums_of(rows: pa.Table, codes: Codes, mechanism: HistogramMechanism) -> npt.NDArray[np.int64]:
