@@ -1,11 +1,10 @@
-"""Figures against values worked out by hand, and against sacrebleu and torch on the same input."""
+"""Figures against values worked out by hand, and against sacrebleu on the same input."""
 
 import json
 import math
 
 import pytest
 import sacrebleu
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,17 +25,9 @@ REFERENCES = ["the cat sat on a mat", "hello, how are you today ?", "I like gree
 
 def test_perplexity_is_the_exponential_of_the_mean() -> None:
     assert perplexity(10 * math.log(49152), 10) == pytest.approx(49152), "of a uniform guess, that of the vocabulary"
-    logits = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.5, 0.0], [0.0, 3.0, 1.0]])
-    targets = torch.tensor([0, 2, 1])
-    loss = torch.nn.functional.cross_entropy(logits, targets)
-    total = float(torch.nn.functional.cross_entropy(logits, targets, reduction="sum"))
-    assert perplexity(total, 3) == pytest.approx(math.exp(float(loss)), rel=1e-6)
-
-
-@pytest.mark.parametrize(("nll", "tokens"), [(1.0, 0), (1.0, -3), (-1.0, 2), (math.nan, 2), (math.inf, 2), (1e6, 2)])
-def test_perplexity_refuses_what_is_no_likelihood(nll: float, tokens: int) -> None:
-    with pytest.raises(ConfigError):
-        perplexity(nll, tokens)
+    for nll, tokens in ((1.0, 0), (1.0, -3), (-1.0, 2), (math.nan, 2), (math.inf, 2), (1e6, 2)):
+        with pytest.raises(ConfigError):
+            perplexity(nll, tokens)
 
 
 @pytest.mark.parametrize(
@@ -55,13 +46,6 @@ def test_bleu_by_hand(hypotheses: list[str], references: list[str], order: int, 
     assert bleu(hypotheses, references, order) == pytest.approx(score)
 
 
-def test_bleu_refuses_unpaired_lists_and_order_zero() -> None:
-    with pytest.raises(ConfigError, match="2 hypotheses and 1 references"):
-        bleu(["a", "b"], ["a"], 4)
-    with pytest.raises(ConfigError, match="order is 0"):
-        bleu(["a"], ["a"], 0)
-
-
 def test_bleu_against_a_pool_is_that_of_sacrebleu_with_many_references() -> None:
     one = sacrebleu.sentence_bleu(HYPOTHESES[0], REFERENCES, smooth_method="exp").score
     assert pool_bleu(HYPOTHESES[:1], REFERENCES, 4) == pytest.approx(one)
@@ -76,6 +60,10 @@ def test_self_bleu_leaves_each_text_out() -> None:
     assert pool_bleu(alone[:1], alone[:1], 4, leave_one_out=True) == 0
     with pytest.raises(ConfigError, match="leaves each text out"):
         pool_bleu(alone, alone[:2], 4, leave_one_out=True)
+    with pytest.raises(ConfigError, match="2 hypotheses and 1 references"):
+        bleu(["a", "b"], ["a"], 4)
+    with pytest.raises(ConfigError, match="order is 0"):
+        bleu(["a"], ["a"], 0)
 
 
 def test_distinct_by_hand() -> None:

@@ -20,7 +20,6 @@ def test_cells_and_labels_are_each_others_inverse() -> None:
     labels = [CODES.labels(cell) for cell in range(CODES.cells)]
     assert [CODES.index(values) for values in labels] == list(range(CODES.cells))
     assert len({tuple(values.items()) for values in labels}) == CODES.cells
-    assert labels[0] == {"topic": "Mozart or Beethoven?", "stars": "1.0"}
     assert labels[1] == {"topic": "Mozart or Beethoven?", "stars": "5.0"}
     assert labels[-1] == {"topic": "other", "stars": "other"}
     assert Codes(CodesConfig(values={"stars": ("other", "1")}), ("stars",)).cells == 2, "other is not doubled"
@@ -46,7 +45,6 @@ def test_a_code_is_one_line_that_names_every_label() -> None:
     [
         ({"values": {"stars": ()}}, "'stars' has an empty list"),
         ({"values": {"stars": ("1", "1")}}, "'stars' has a value twice"),
-        ({"values": {"stars": ("1\n2",)}}, "'stars' has a value of several lines"),
         ({"values": {"stars": ("1\n",)}}, "'stars' has a value of several lines"),
         ({"values": {"stars": (1, 2)}}, "valid string"),
         *(({"noise_multiplier": sigma}, "noise_multiplier") for sigma in (0, -1, float("nan"), float("inf"))),
@@ -70,28 +68,16 @@ def test_too_many_combinations_are_refused_at_once() -> None:
     assert Codes(CodesConfig(values={"zip": tuple(map(str, range(MAX_CELLS - 1)))}), ("zip",)).cells == MAX_CELLS
 
 
-def _counts(shares: list[float], n: int, seed: int = 0) -> list[int]:
+def _counts(shares: list[float], n: int) -> list[int]:
     codes = Codes(CodesConfig(values={"x": tuple(map(str, range(len(shares) - 1)))}), ("x",))
-    return np.bincount(codes.draw(np.array(shares), n, seed), minlength=len(shares)).tolist()
+    return np.bincount(codes.draw(np.array(shares), n, 0), minlength=len(shares)).tolist()
 
 
-@pytest.mark.parametrize(
-    ("shares", "n", "counts"),
-    [
-        ([0.5, 0.3, 0.2], 10, [5, 3, 2]),
-        ([0.55, 0.25, 0.2], 10, [6, 2, 2]),
-        ([1 / 3, 1 / 3, 1 / 3], 10, [4, 3, 3]),
-        ([1 / 3, 1 / 3, 1 / 3], 2, [1, 1, 0]),
-        ([0.0, 1.0], 7, [0, 7]),
-        ([0.2, 0.8], 0, [0, 0]),
-        ([1.0, 3.0], 8, [2, 6]),
-    ],
-)
-def test_counts_are_the_largest_remainders(shares: list[float], n: int, counts: list[int]) -> None:
-    assert _counts(shares, n) == counts
-
-
-def test_counts_are_within_one_of_the_shares_and_an_empty_cell_stays_empty() -> None:
+def test_counts_are_the_largest_remainders_and_an_empty_cell_stays_empty() -> None:
+    assert _counts([0.55, 0.25, 0.2], 10) == [6, 2, 2]
+    assert _counts([1 / 3, 1 / 3, 1 / 3], 2) == [1, 1, 0]
+    assert _counts([0.2, 0.8], 0) == [0, 0]
+    assert _counts([1.0, 3.0], 8) == [2, 6]
     chance = np.random.default_rng(1)
     for n in (1, 10, 997, 100_000):
         shares = chance.dirichlet(np.full(50, 0.1)) * (chance.random(50) > 0.3)
@@ -104,10 +90,8 @@ def test_counts_are_within_one_of_the_shares_and_an_empty_cell_stays_empty() -> 
 
 def test_the_seed_decides_the_order_and_nothing_else() -> None:
     shares = np.arange(1.0, 10.0)
-    first = CODES.draw(shares, 500, 3)
-    assert CODES.draw(shares, 500, 3) == first
-    other = CODES.draw(shares, 500, 4)
-    assert other != first
+    first, again, other = (CODES.draw(shares, 500, seed) for seed in (3, 3, 4))
+    assert again == first != other
     assert sorted(other) == sorted(first) != first
     assert all(type(cell) is int for cell in first)
     with pytest.raises(ReleaseError, match="8 shares for 9 codes"):
@@ -118,8 +102,6 @@ def test_prompts_of_cells_are_made_when_they_are_asked_for() -> None:
     codes = Codes(CodesConfig(values={"topic": ("trains", "soup")}), ("topic",))
     cells = codes.draw(codes.uniform, 11, 0)
     lazy, whole = CodedPrompts(cells, codes), [(cell, codes.text(cell)) for cell in cells]
-    assert [*lazy] == whole
-    assert lazy[3:8] == whole[3:8]
-    assert lazy[-1] == whole[-1]
+    assert [*lazy, *lazy[3:8], lazy[-1]] == [*whole, *whole[3:8], whole[-1]]
     assert len(lazy) == 11
     assert digest_json_list("model", lazy) == digest_json(["model", whole]), "files of earlier versions are found again"

@@ -1,14 +1,12 @@
 """A student that trains layers follows the votes, and becomes an ordinary model that says the same."""
 
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 from transformers import AutoModelForCausalLM
 
 from rayprivacy.methods.seqpate import deep_student
@@ -22,15 +20,13 @@ from rayprivacy.models.features import PAD, Encoded, Queries, encode
 from rayprivacy.models.layers import at_cut, select
 from rayprivacy.models.settings import ModelConfig
 
-LAYERS = {"last layer": 1, "all layers": None}
 CANDIDATES = 6
 
 
 @pytest.fixture(scope="module")
 def rows(tiny_backbone: Backbone, public_sentences: list[str]) -> Encoded:
-    """Ten rows, more than the trained layers take at once."""
-    documents = [tiny_backbone.document(text, 40) for text in public_sentences * 4]
-    return encode(tiny_backbone, documents, 64, 10)
+    """More than the trained layers take at once."""
+    return encode(tiny_backbone, [tiny_backbone.document(text, 40) for text in public_sentences * 4], 64, 10)
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +48,9 @@ def votes(queries: Queries) -> torch.Tensor:
     return torch.softmax(taste[queries.candidates].masked_fill(~queries.allowed, -torch.inf), -1)
 
 
-@pytest.fixture(scope="module", params=LAYERS.values(), ids=LAYERS.keys())
+@pytest.fixture(scope="module", params=[1, None], ids=["last layer", "all layers"])
 def config(request: pytest.FixtureRequest) -> StudentConfig:
-    return StudentConfig(kind="lora", layers=request.param, rank=4, steps=40, batch=30, learning_rate=1e-2)
+    return StudentConfig(kind="lora", layers=request.param, rank=4, steps=30, batch=30, learning_rate=1e-2)
 
 
 @dataclass(frozen=True)
@@ -99,21 +95,16 @@ def _logits(student: DeepStudent, queries: Queries, rows: Encoded) -> torch.Tens
 
 
 def test_the_warm_steps_follow_the_kind_unless_they_are_given() -> None:
-    assert [StudentConfig.model_validate({"kind": kind}).warm_steps for kind in ("head", "lora")] == [60, 200]
-    assert StudentConfig(kind="lora", warm_steps=60).warm_steps == 60
-    assert StudentConfig().warm_steps == 60
-    with pytest.raises(ValidationError, match="kind"):
-        StudentConfig.model_validate({"kind": ["lora"]})
+    given: list[dict[str, Any]] = [{}, {"kind": "head"}, {"kind": "lora"}, {"kind": "lora", "warm_steps": 60}]
+    assert [StudentConfig.model_validate(keys).warm_steps for keys in given] == [60, 60, 200, 60]
 
 
 def test_the_untrained_student_is_the_base(world: World, tiny_backbone: Backbone) -> None:
-    rows = world.rows
+    rows, examples = world.rows, world.rows.examples
     assert torch.allclose(world.untrained.hidden(rows), rows.hidden.float(), atol=5e-2)  # both caches are bfloat16
     total, count = world.untrained.nll(rows)
-    examples = rows.examples
-    expected = torch.nn.functional.cross_entropy(
-        examples.hidden.float() @ tiny_backbone.head.T, examples.targets, reduction="sum"
-    )
+    logits = examples.hidden.float() @ tiny_backbone.head.T
+    expected = torch.nn.functional.cross_entropy(logits, examples.targets, reduction="sum")
     assert count == len(examples)
     assert total == pytest.approx(float(expected), rel=1e-2)
     assert world.untrained.nll(Encoded.empty(64, 64)) == (0.0, 0)
@@ -135,11 +126,12 @@ def test_votes_pull_the_student_towards_them(world: World) -> None:
 
 def test_learning_returns_another_student_and_repeats(world: World) -> None:
     before = {name: tensor.clone() for name, tensor in world.untrained.state().items()}
-    assert _same(world.distilled(), world.student.state())
-    assert not _same(world.distilled(seed=1), world.student.state())
-    assert _same(world.untrained.state(), before)
     noisy = torch.where(world.queries.allowed, world.votes, torch.full_like(world.votes, -1e3))
-    assert _same(world.distilled(steps=2), world.distilled(noisy, steps=2)), "votes on masked candidates count nothing"
+    first, again, other = (world.distilled(noisy, steps=4, seed=seed) for seed in (0, 0, 1))
+    assert _same(again, first)
+    assert not _same(other, first)
+    assert _same(world.distilled(steps=4), first), "votes on masked candidates count nothing"
+    assert _same(world.untrained.state(), before)
 
 
 def test_the_gradient_of_a_step_is_that_of_the_written_loss(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +154,7 @@ def test_the_gradient_of_a_step_is_that_of_the_written_loss(world: World, monkey
 def test_a_step_asks_the_whole_vocabulary_at_a_few_positions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[torch.Tensor] = []
 
-    def recorded(states: torch.Tensor, few: Encoded, head: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    def recorded(states: Any, few: Encoded, head: Any, keep: torch.Tensor) -> torch.Tensor:
         assert not (keep & ~few.predicts).any()
         asked.append(keep)
         return next_token_loss(states, few, head, keep)
@@ -177,10 +169,9 @@ def test_a_step_asks_the_whole_vocabulary_at_a_few_positions(world: World, monke
 
 
 def test_without_pseudo_sentences_the_loss_is_that_of_the_votes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = world.distilled(steps=3, pseudo=False)
+    first = world.distilled(steps=2, pseudo=False)
     monkeypatch.setattr(deep_student, "VOTE_WEIGHT", 64.0)
-    second = world.distilled(steps=3, pseudo=False)
-    assert _same(first, second), "lambda has nothing to weigh against"
+    assert _same(world.distilled(steps=2, pseudo=False), first), "lambda has nothing to weigh against"
 
 
 def test_the_trunk_is_run_over_no_row_that_is_not_learnt_and_once_for_all_students_of_one_origin(
@@ -197,19 +188,16 @@ def test_the_trunk_is_run_over_no_row_that_is_not_learnt_and_once_for_all_studen
     fitted = untrained.fitted(rows, steps=2, batch=1, learning_rate=1e-2, seed=0)
     again = untrained.fitted(rows, steps=0, batch=1, learning_rate=1e-2, seed=0)
     assert read == [2, 0]
-    copied = dataclasses.replace(rows)
+    copied = replace(rows)
     for student in (untrained, fitted, again):
         student.hidden(copied)
     assert read == [2, 0, 10]
-    fitted.hidden(rows)
-    assert read == [2, 0, 10, 10]
 
 
 def test_a_step_descends_on_the_rows_it_takes_and_on_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.optim, "Adam", torch.optim.SGD)
     batch = int(world.rows.predicts[:3].sum())
     taken = next(_batches(world.rows.predicts.sum(1), batch, seed=4))
-    assert 1 < len(taken) < 6
     moved = world.untrained.fitted(world.rows, steps=1, batch=batch, learning_rate=1.0, seed=4).state()
 
     def loss(there: DeepStudent) -> float:
@@ -232,19 +220,17 @@ def test_the_merged_model_says_what_the_student_says_saves_loads_and_generates(
         with torch.no_grad():
             logits = model(input_ids=ids).logits[0]
         assert torch.allclose(logits, expected, atol=2e-2)  # the student's cached states are bfloat16
-        new = model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=3, pad_token_id=0
-        )
+        mask = torch.ones_like(ids)
+        new = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=1, pad_token_id=0)
         assert int(new[0, len(document)]) == int(logits[-1].argmax())
         assert not any("lora" in name for name, _ in model.named_parameters())
 
 
 def test_a_stored_student_comes_back(world: World) -> None:
-    stored = {name: tensor.clone() for name, tensor in world.student.state().items()}
-    expected = world.student.hidden(world.rows)
+    stored, expected = world.student.state(), world.student.hidden(world.rows)
     world.untrained.hidden(world.rows)  # students of one origin share the layers they run in
-    assert torch.equal(world.untrained.restored(stored).hidden(world.rows), expected)
-    assert torch.equal(world.student.hidden(world.rows), expected)
+    for student in (world.untrained.restored(stored), world.student):
+        assert torch.equal(student.hidden(world.rows), expected)
 
 
 def test_a_step_takes_rows_until_they_hold_enough_and_a_pass_takes_each_once() -> None:
@@ -258,9 +244,7 @@ def test_a_step_takes_rows_until_they_hold_enough_and_a_pass_takes_each_once() -
     assert sorted(next(_batches(counts, 1000, seed=0)).tolist()) == [0, 2, 3, 4, 6]
 
 
-def test_a_bfloat16_base_learns_and_its_merged_model_scores_the_same(
-    tiny_base: Path, public_sentences: list[str]
-) -> None:
+def test_a_bfloat16_base_learns_and_its_merged_model_scores_the_same(tiny_base: Any, public_sentences: Any) -> None:
     backbone = load_backbone(ModelConfig(base=str(tiny_base), dtype="bfloat16"))
     rows = encode(backbone, [backbone.document(text, 40) for text in public_sentences], 64, 8)
     untrained = DeepStudent.untrained(backbone, StudentConfig(kind="lora"))
@@ -270,6 +254,6 @@ def test_a_bfloat16_base_learns_and_its_merged_model_scores_the_same(
     assert fitted.nll(rows)[0] < 0.9 * untrained.nll(rows)[0]
     model = fitted.model()
     assert model.dtype == torch.bfloat16
-    again = DeepStudent.untrained(dataclasses.replace(backbone, model=model), StudentConfig(kind="lora"))
+    again = DeepStudent.untrained(replace(backbone, model=model), StudentConfig(kind="lora"))
     # Merging rounds the sum of weight and adapter.
     assert again.nll(rows)[0] == pytest.approx(fitted.nll(rows)[0], rel=0.02, abs=0.0)

@@ -12,12 +12,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM
-from transformers.generation.logits_process import (
-    LogitsProcessorList,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+from transformers.generation import logits_process
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.generation import fast
@@ -28,7 +23,7 @@ from rayprivacy.models.backbone import Documents
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PROMPTS = ["could you tell me", "it", "she went to the market to buy apples"]
-DRAWS = 15_000
+DRAWS = 12_000
 PASSES, FAILS = 1e-4, 1e-8  # p-values; seeds are fixed, so that a test which passed passes again
 
 
@@ -70,17 +65,11 @@ def _logits(model: Any, ids: list[int]) -> torch.Tensor:
     return found
 
 
-def test_the_converted_model_has_the_logits_of_the_model(
-    model: Any, decoder: OnnxDecoder, tiny_backbone: Documents
-) -> None:
+def test_the_converted_model_has_the_logits_of_the_model(model: Any, decoder: Any, tiny_backbone: Any) -> None:
     exact = copy.deepcopy(model).float()
     for prompt in PROMPTS:
         ids = tiny_backbone.prefix(prompt)
-        expected, found = _logits(exact, ids), decoder.logits(ids)
-        assert found.shape == expected.shape
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-        apart = (torch.softmax(expected, -1) - torch.softmax(found, -1)).abs().sum(1) / 2
-        assert apart.max() < 1e-3
+        torch.testing.assert_close(decoder.logits(ids), _logits(exact, ids), rtol=1e-4, atol=1e-4)
 
 
 CONFIG = SamplingConfig(max_tokens=3, temperature=0.6, top_k=4, top_p=0.9, seed=5)
@@ -88,10 +77,14 @@ CONFIG = SamplingConfig(max_tokens=3, temperature=0.6, top_k=4, top_p=0.9, seed=
 
 def _filtered(logits: torch.Tensor, config: SamplingConfig) -> torch.Tensor:
     """Next-token probabilities as transformers filters them."""
-    filters = LogitsProcessorList(
-        [TemperatureLogitsWarper(config.temperature), TopKLogitsWarper(config.top_k), TopPLogitsWarper(config.top_p)]
-    )
-    return torch.softmax(filters(None, logits.clone()), -1)
+    unused: Any = None
+    for made in (
+        logits_process.TemperatureLogitsWarper(config.temperature),
+        logits_process.TopKLogitsWarper(config.top_k),
+        logits_process.TopPLogitsWarper(config.top_p),
+    ):
+        logits = made(unused, logits.clone())
+    return torch.softmax(logits, -1)
 
 
 def _expected(
@@ -118,20 +111,15 @@ def _p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], f
         return 0.0
     total = counts.total()
     cells = sorted(expected, key=lambda cell: expected[cell])
-    rare = [cell for cell in cells if expected[cell] * total < 10]
     kept = [cell for cell in cells if expected[cell] * total >= 10]
-    observed = [counts[cell] for cell in kept] + [sum(counts[cell] for cell in rare)] * bool(rare)
-    wanted = [expected[cell] * total for cell in kept] + [sum(expected[cell] for cell in rare) * total] * bool(rare)
-    if rare and wanted[-1] < 5:
-        observed, wanted = [*observed[:-2], sum(observed[-2:])], [*wanted[:-2], sum(wanted[-2:])]
-    scaled = np.array(wanted) * sum(observed) / sum(wanted)
-    return float(chisquare(observed, scaled).pvalue)
+    groups = [[cell] for cell in kept[1:]] + [[*cells[: len(cells) - len(kept)], *kept[:1]]]  # what is rare, together
+    observed = [sum(counts[cell] for cell in group) for group in groups]
+    wanted = np.array([sum(expected[cell] for cell in group) for group in groups])
+    return float(chisquare(observed, wanted * total / wanted.sum()).pvalue)
 
 
 @ONCE
-def test_continuations_have_the_frequencies_of_the_filtered_distribution(
-    decoder: OnnxDecoder, tiny_backbone: Documents
-) -> None:
+def test_continuations_have_the_frequencies_of_the_filtered_distribution(decoder: Any, tiny_backbone: Any) -> None:
     """Joint frequencies of three tokens, of prompts of three lengths in one batch; another filter is told apart."""
     asked = PROMPTS * (DRAWS // len(PROMPTS))
     drawn = decoder.sample(asked, CONFIG)
@@ -147,11 +135,9 @@ def test_continuations_have_the_frequencies_of_the_filtered_distribution(
 def test_sampling_repeats_with_its_seed_whatever_was_drawn_before(decoder: OnnxDecoder) -> None:
     config = SamplingConfig(max_tokens=12, seed=1)
     first = decoder.sample(PROMPTS, config)
+    assert decoder.sample(PROMPTS, config.model_copy(update={"seed": 2})) != first
     assert decoder.sample(PROMPTS, config) == first
-    other = config.model_copy(update={"seed": 2})
-    assert decoder.sample(PROMPTS, other) != first
-    assert decoder.sample(PROMPTS, config) == first
-    assert len({tuple(each) for each in decoder.sample(PROMPTS * 60, config)}) > 100
+    assert len({tuple(each) for each in decoder.sample(PROMPTS * 20, config)}) > 35
     assert decoder.sample([], CONFIG) == []
 
 
@@ -167,9 +153,7 @@ def test_a_text_depends_on_its_own_batch_alone(decoder: OnnxDecoder) -> None:
         decoder._threads = 1
 
 
-def test_every_token_of_a_long_text_is_one_that_the_filters_leave(
-    decoder: OnnxDecoder, tiny_backbone: Documents
-) -> None:
+def test_every_token_of_a_long_text_is_one_that_the_filters_leave(decoder: Any, tiny_backbone: Any) -> None:
     """Texts end all the time, and those that go on keep the past that is their own."""
     config = SamplingConfig(max_tokens=60, top_k=30, top_p=0.98, seed=2)
     loose = config.model_copy(update={"top_k": 31, "top_p": 0.981})  # a token may lie on the edge
@@ -184,13 +168,8 @@ def test_every_token_of_a_long_text_is_one_that_the_filters_leave(
     assert 0 < ended < 60
 
 
-def test_a_model_is_converted_once_and_stays_as_it_is(
-    tiny_backbone: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: Any) -> None:
-        raise AssertionError("something was asked for over a network")
-
-    monkeypatch.setattr(socket.socket, "connect", refused)
+def test_a_model_is_converted_once_and_stays_as_it_is(tiny_backbone: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("something was asked for over a network"))
     before = {name: tensor.clone() for name, tensor in tiny_backbone.model.state_dict().items()}
     folder = convert(tiny_backbone.model, tiny_backbone, tmp_path)
     assert list(tmp_path.iterdir()) == [folder]
@@ -200,7 +179,10 @@ def test_a_model_is_converted_once_and_stays_as_it_is(
     assert (folder / "weights").stat().st_mtime_ns == made.st_mtime_ns
     changed = copy.deepcopy(tiny_backbone.model)
     changed.get_output_embeddings().weight.data[7] += 1
-    assert convert(changed, tiny_backbone, tmp_path) != folder
+    monkeypatch.setattr(fast, "next_token_distance", lambda *_: 0.1)
+    with pytest.raises(ConfigError, match=r"^the engine 'onnxruntime_float32' makes another .* use 'transformers'\.$"):
+        convert(changed, tiny_backbone, tmp_path)  # it is found to be another one, which comes out wrong
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_a_stage_that_was_killed_finds_its_folder_and_writes_the_same(tiny_backbone: Any, tmp_path: Path) -> None:
@@ -217,15 +199,6 @@ def test_a_stage_that_was_killed_finds_its_folder_and_writes_the_same(tiny_backb
     assert written() == first
 
 
-def test_a_model_that_comes_out_wrong_is_refused(
-    tiny_backbone: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fast, "next_token_distance", lambda *_: 0.1)
-    with pytest.raises(ConfigError, match=r"^the engine 'onnxruntime_float32' makes another .* use 'transformers'\.$"):
-        convert(tiny_backbone.model, tiny_backbone, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_graph_has_the_heads_and_the_turns_of_the_model(tiny_backbone: Any, tmp_path: Path) -> None:
     """Heads of a width of their own, angles that are stretched."""
     torch.manual_seed(1)
@@ -237,39 +210,27 @@ def test_a_graph_has_the_heads_and_the_turns_of_the_model(tiny_backbone: Any, tm
     torch.testing.assert_close(decoder.logits(ids), _logits(wide, ids), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"attention_bias": True},
-        {"mlp_bias": True},
-        {"hidden_act": "gelu"},
-        {"head_dim": 8},
-        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
-    ],
-    ids=lambda settings: next(iter(settings)),
-)
-def test_a_llama_that_has_more_to_it_has_no_graph(settings: Any, tiny_backbone: Any, tmp_path: Path) -> None:
-    torch.manual_seed(1)
-    model = _llama(tiny_backbone.tokenizer, **settings).eval()
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+MORE = {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu", "head_dim": 8, "rope_parameters": DYNAMIC}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_a_llama_that_has_more_to_it_has_no_graph(name: str, tiny_backbone: Any, tmp_path: Path) -> None:
+    model = _llama(tiny_backbone.tokenizer, **{name: MORE[name]}).eval()
     assert best_engine(model.config) != ONNX
     with pytest.raises(ConfigError, match=r"^the engine 'onnxruntime_float32' cannot convert the model \(ValueError\)"):
         convert(model, tiny_backbone, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_auto_takes_the_quickest_engine_that_is_here_and_takes_the_model(
-    tiny_backbone: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_takes_the_quickest_engine_that_is_here_and_takes_the_model(tiny_backbone: Any, monkeypatch: Any) -> None:
     llama, gpt2 = tiny_backbone.model.config, GPT2Config()
     assert [best_engine(each) for each in (llama, gpt2)] == [ONNX, "transformers"]
     with pytest.raises(ConfigError, match=r"^generation.engine is 'ctranslate2', which is not installed: "):
         require_engine("generation.engine", "ctranslate2")  # as a run of an earlier version has it
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(
-        ConfigError,
-        match=r"^generation.engine is 'onnxruntime_float32', which is not installed: run pip install"
-        r" 'rayprivacy\[fast\]', or use 'transformers'\.$",
-    ):
+    said = r"which is not installed: run pip install 'rayprivacy\[fast\]', or use 'transformers'\.$"
+    with pytest.raises(ConfigError, match=f"^generation.engine is 'onnxruntime_float32', {said}"):
         require_engine("generation.engine", ONNX)
     assert best_engine(llama) == "transformers"
     require_engine("generation.engine", "transformers")

@@ -2,11 +2,11 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from small_trees import SCHEMA, request
 
 from rayprivacy.core.console import nobody
@@ -19,38 +19,34 @@ from rayprivacy.models.settings import ModelConfig, ParserConfig
 from rayprivacy.structures.grammar import Grammar
 from rayprivacy.structures.trees import names
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 RULES = Grammar(json.dumps(SCHEMA), "json")
-CONFIG = ParserConfig(source="public", steps=120, batch=16, max_tokens=16, learning_rate=1e-2)
+CONFIG = ParserConfig(source="public", steps=80, batch=16, max_tokens=16, learning_rate=1e-2)
 PAIRS = [request(random.Random(seed)) for seed in range(60)]
 STRANGE = ["", " ", "\x00", "play " * 2000, "parse play\n{", "\ud83c\udfb6", '{"intent": "Stop"', "stop it\nstop it"]
 
 
 @pytest.fixture(scope="module")
-def learnt(tiny_backbone: Backbone) -> tuple[Any, dict[str, float]]:
+def learnt(tiny_backbone: Backbone, one_thread: None) -> tuple[Any, dict[str, float]]:
     pytest.importorskip("xgrammar")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    found = fitted_parser(tiny_backbone, PAIRS, CONFIG, 64, nobody)
-    torch.set_num_threads(before)
-    return found
+    return fitted_parser(tiny_backbone, PAIRS, CONFIG, 64, nobody)
 
 
 @pytest.fixture
 def parser(learnt: tuple[Any, dict[str, float]], tiny_backbone: Backbone) -> Parser:
-    tokens = tiny_backbone
-    return Parser(Backbone(tokens.tokenizer, tokens.start, tokens.end, model=learnt[0]), 16, 64, RULES)
+    return Parser(replace(tiny_backbone, model=learnt[0]), 16, 64, RULES)
 
 
-def test_it_learns_public_pairs(learnt: tuple[Any, dict[str, float]], parser: Parser, tiny_backbone: Backbone) -> None:
+def test_it_learns_public_pairs(learnt: Any, parser: Parser, tiny_backbone: Backbone) -> None:
     assert learnt[1]["loss_after"] < 0.3 * learnt[1]["loss_before"]
     held, others = split_pairs(PAIRS)
     assert len(held) == 6
     assert sorted(held + others) == sorted(PAIRS)
-    assert sum(parser(said) == tree for said, tree in PAIRS[:12]) >= 9
+    assert sum(parser(said) == tree for said, tree in PAIRS[:8]) >= 6
     assert not any(parameter.requires_grad for parameter in tiny_backbone.model.parameters())
 
 
-def test_equal_pairs_give_equal_bits(tiny_backbone: Backbone, one_thread: None) -> None:
+def test_equal_pairs_give_equal_bits(tiny_backbone: Backbone) -> None:
     short = CONFIG.model_copy(update={"steps": 3})
     (one, figures), (other, _) = (fitted_parser(tiny_backbone, PAIRS, short, 64, nobody) for _ in range(2))
     assert model_digest(one) == model_digest(other) != tiny_backbone.digest
@@ -59,26 +55,23 @@ def test_equal_pairs_give_equal_bits(tiny_backbone: Backbone, one_thread: None) 
         fitted_parser(tiny_backbone, PAIRS, CONFIG.model_copy(update={"learning_rate": 1e30}), 64, nobody)
 
 
-def test_the_tree_of_a_record_depends_on_no_other_one(parser: Parser, one_thread: None) -> None:
+def test_the_tree_of_a_record_depends_on_no_other_one(parser: Parser) -> None:
     """Neither on records before it, nor on those that are read together: to the last bit there is no other one."""
-    said = [each for each, _ in PAIRS[:6]] + STRANGE
+    said = [each for each, _ in PAIRS[:4]] + STRANGE
     first = [parser(each) for each in said]
     assert [parser(each) for each in reversed(said)][::-1] == first
-    assert parser(said[3]) == first[3]
+    assert all(tree == UNREAD or names(tree) is not None for tree in first), "a tree, or the public constant"
 
 
-def test_whatever_a_record_holds_the_answer_is_a_tree_or_the_public_constant(parser: Parser) -> None:
-    for said in STRANGE:
-        tree = parser(said)
-        assert tree == UNREAD or names(tree) is not None
+def test_what_is_no_whole_tree_is_the_public_constant(parser: Parser) -> None:
     shorter = Parser(parser.backbone, 16, 3, RULES)
     assert {shorter(said) for said, _ in PAIRS[:3]} == {UNREAD}, "no tree is complete in three tokens"
     free = Parser(parser.backbone, 16, 64)
-    assert {names(free(said)) is not None or free(said) == UNREAD for said in STRANGE[:3]} == {True}
+    assert all(tree == UNREAD or names(tree) is not None for tree in map(free, STRANGE[:3]))
 
 
 def test_a_record_that_breaks_the_model_shows_nowhere(
-    parser: Parser, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    parser: Parser, monkeypatch: pytest.MonkeyPatch, capfd: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("my secret pin is 1234")
@@ -102,4 +95,4 @@ def test_only_the_first_tokens_of_an_utterance_are_read(parser: Parser) -> None:
 def test_a_saved_parser_reads_the_same(parser: Parser, tmp_path: Path) -> None:
     save_model(parser.backbone.model, parser.backbone.tokenizer, tmp_path / "parser", "release", "A test.")
     again = Parser(load_backbone(ModelConfig(base=str(tmp_path / "parser"), dtype="float32")), 16, 64, RULES)
-    assert [again(said) for said, _ in PAIRS[:4]] == [parser(said) for said, _ in PAIRS[:4]]
+    assert [again(said) for said, _ in PAIRS[:3]] == [parser(said) for said, _ in PAIRS[:3]]

@@ -26,15 +26,15 @@ CONFIG = SamplingConfig(max_tokens=12, seed=5)
 
 
 BOTH = pytest.mark.parametrize("kind", [XgrammarMatcher, LlguidanceMatcher])
-SCHEMA = Grammar(
-    """{"anyOf": [
-        {"type": "object", "properties": {"intent": {"const": "Play"}, "slots": {"type": "object",
-            "properties": {"artist": {"type": "string"}, "track": {"type": "string"}}, "additionalProperties": false}},
-         "required": ["intent", "slots"], "additionalProperties": false},
-        {"type": "object", "properties": {"intent": {"enum": ["Stop", "Go on"]}},
-         "required": ["intent"], "additionalProperties": false}]}""",
-    "json",
-)
+
+
+def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+TEXT = {"type": "string"}
+PLAY = _object({"intent": {"const": "Play"}, "slots": _object({"artist": TEXT, "track": TEXT})}, "intent", "slots")
+SCHEMA = Grammar(json.dumps({"anyOf": [PLAY, _object({"intent": {"enum": ["Stop", "Go on"]}}, "intent")]}), "json")
 
 
 @pytest.fixture(scope="module", params=[XgrammarMatcher, LlguidanceMatcher])
@@ -50,16 +50,10 @@ def test_real_trees_over_listed_names_are_accepted(matcher: Matcher) -> None:
     assert all(map(matcher.accepts, more))
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "(", "Yield", "(Yield", "(Yield))", "(Steal)", "(Yield  (Find))", "(Yield) (Find)", '(Yield "a)', "(Yield )"],
-)
-def test_everything_else_is_not(matcher: Matcher, text: str) -> None:
-    assert not matcher.accepts(text)
-
-
 def test_a_broken_tree_is_not(matcher: Matcher) -> None:
     """One character less, or one more, of real trees: what is accepted is a tree still."""
+    bad = ["", "(", "Yield", "(Yield", "(Yield))", "(Steal)", "(Yield  (Find))", "(Yield) (Find)", '(Yield "a)']
+    assert [each for each in [*bad, "(Yield )"] if matcher.accepts(each)] == []
     dice = random.Random(1)
     for _, tree in pairs(2, 60):
         at = dice.randrange(len(tree))
@@ -91,17 +85,9 @@ def test_json_follows_its_schema_as_python_writes_it(kind: Any, tiny_backbone: A
     slots = {"artist": "the band", "track": 'a "b" \\ é'}
     good = [{"intent": "Play", "slots": slots}, {"intent": "Play", "slots": {}}, {"intent": "Go on"}]
     assert all(matcher.accepts(json.dumps(each, ensure_ascii=False)) for each in good)
-    bad = [
-        '{"intent": "Play"}',
-        '{"intent": "Steal"}',
-        '{"intent":"Stop"}',
-        '{"intent": "Stop"} ',
-        '{"intent": "Stop"',
-        '{"intent": "Stop", "slots": {}}',
-        '{"intent": "Play", "slots": {"track": "b", "artist": "a"}}',
-        '{"intent": "Play", "slots": {"artist": 1}}',
-        "",
-    ]
+    bad = ['{"intent": "Play"}', '{"intent": "Steal"}', '{"intent":"Stop"}', '{"intent": "Stop"} ', '{"intent": "Stop"']
+    bad += ['{"intent": "Stop", "slots": {}}', '{"intent": "Play", "slots": {"track": "b", "artist": "a"}}']
+    bad += ['{"intent": "Play", "slots": {"artist": 1}}', ""]
     assert [each for each in bad if matcher.accepts(each)] == []
     assert SCHEMA.constants == {"Play", "Stop", "Go on"}
     short = Grammar('{"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}}', "json")
@@ -142,13 +128,19 @@ def test_rules_that_are_none_are_one_sentence(missing: str, monkeypatch: pytest.
         check_grammar(SHORT, "parses.rules")
 
 
-def _writer(backbone: Any, structure: Structure) -> StructuredWriter:
+def _writer(backbone: Any, **structure: Any) -> StructuredWriter:
     def continued(masks: Any, prompts: list[str], config: SamplingConfig) -> list[str]:
         documents = sample(backbone.model, backbone, prompts, config, masks=masks)
         return [backbone.text_after(prompt, ids) for prompt, ids in zip(prompts, documents, strict=True)]
 
     under_masks = lambda matcher: partial(continued, matcher.masks)  # noqa: E731
-    return StructuredWriter(structure, backbone, backbone.head.shape[0], partial(continued, None), under_masks)
+    return StructuredWriter(
+        Structure(**({"grammar": SHORT} | structure)),
+        backbone,
+        backbone.head.shape[0],
+        partial(continued, None),
+        under_masks,
+    )
 
 
 @BOTH
@@ -157,41 +149,39 @@ def test_a_model_that_knows_no_grammar_follows_it_under_masks(
 ) -> None:
     if kind is LlguidanceMatcher:  # as where xgrammar is not installed
         monkeypatch.setattr("rayprivacy.structures.masks._installed", lambda package: package == "llguidance")
-    writer = _writer(tiny_backbone, Structure(SHORT, free_draws=2))
+    writer = _writer(tiny_backbone, free_draws=2)
     found = writer([""] * 16, CONFIG)
     kept = [text for text, reason in found if reason is None]
     matcher = XgrammarMatcher(SHORT, tiny_backbone, tiny_backbone.head.shape[0])
     assert len(kept) > 8
     assert all(map(matcher.accepts, kept))
     assert len(set(kept)) > 1
-    assert writer.counts["free_draws"] == 32
-    assert writer.counts["free_draws_accepted"] == 0
+    assert (writer.counts["free_draws"], writer.counts["free_draws_accepted"]) == (32, 0)
     assert writer.counts["masked_draws"] >= 16
     assert writer.counts["left_out"] == 16 - len(kept)
-    assert _writer(tiny_backbone, Structure(SHORT, free_draws=2))([""] * 16, CONFIG) == found
+    assert _writer(tiny_backbone, free_draws=2)([""] * 16, CONFIG) == found
 
 
 def test_without_free_draws_every_text_is_drawn_under_masks(tiny_backbone: Any) -> None:
-    writer = _writer(tiny_backbone, Structure(SHORT, free_draws=0))
+    writer = _writer(tiny_backbone, free_draws=0)
     writer.freely = lambda prompts, config: pytest.fail("nothing is sampled freely")
-    kept = [text for text, reason in writer([""] * 16, CONFIG) if reason is None]
-    assert len(kept) > 8
+    assert [reason for _, reason in writer([""] * 8, CONFIG)].count(None) > 4
     assert set(writer.counts) == {"masked_draws", "left_out"}
 
 
 def test_what_does_not_end_in_time_is_drawn_again_and_then_left_out(tiny_backbone: Any) -> None:
-    writer = _writer(tiny_backbone, Structure(SHORT))
+    writer = _writer(tiny_backbone)
     found = writer([""] * 3, CONFIG.model_copy(update={"max_tokens": 2}))
     assert [reason for _, reason in found] == ["incomplete"] * 3
     assert (writer.counts["masked_draws"], writer.counts["left_out"]) == (12, 3)
 
 
 def test_without_constraints_every_text_is_kept_and_counted(tiny_backbone: Any) -> None:
-    writer = _writer(tiny_backbone, Structure(SHORT, constrained=False))
+    writer = _writer(tiny_backbone, constrained=False)
     found = writer([""] * 4, CONFIG)
     assert [reason for _, reason in found] == [None] * 4
     assert dict(writer.counts) == {"free_draws": 4, "free_draws_accepted": 0}
-    assert _writer(tiny_backbone, Structure(None, constrained=False))([""] * 4, CONFIG) == found
+    assert _writer(tiny_backbone, grammar=None, constrained=False)([""] * 4, CONFIG) == found
 
 
 def test_what_is_accepted_is_drawn_no_more(tiny_backbone: Any) -> None:
@@ -204,7 +194,7 @@ def test_what_is_accepted_is_drawn_no_more(tiny_backbone: Any) -> None:
 
     writer = StructuredWriter(Structure(SHORT, free_draws=3), tiny_backbone, 400, freely, lambda _: freely)
     found = writer([""] * 8, CONFIG)
-    assert [(text, reason) for text, reason in found if reason is None] == [("(Yield)", None)] * 7
+    assert [text for text, reason in found if reason is None] == ["(Yield)"] * 7
     assert asked == [8, 4, 2, *[1] * MASKED_DRAWS]
     assert writer.counts["free_draws_accepted"] == 4 + 2 + 1
     assert writer.counts["left_out"] == 1

@@ -17,17 +17,6 @@ from rayprivacy.release.votes import SCALE, VoteMechanism
 CANDIDATES = 6
 
 
-@pytest.fixture(scope="module")
-def queries(tiny_features: Features) -> Queries:
-    draw = torch.Generator().manual_seed(3)
-    hidden = tiny_features.hidden[:60].float()
-    candidates = torch.stack([torch.randperm(400, generator=draw)[:CANDIDATES] for _ in range(60)])
-    allowed = torch.rand(60, CANDIDATES, generator=draw) < 0.8
-    allowed[:, 0] = True
-    centre = torch.softmax(torch.zeros(60, CANDIDATES).masked_fill(~allowed, -torch.inf), -1)
-    return Queries(hidden, candidates, allowed, centre, torch.zeros(60, 2, dtype=torch.int64))
-
-
 @dataclass(frozen=True)
 class World:
     """What a student learns from: queries, votes that a known adapter would give, and public text."""
@@ -61,23 +50,24 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(queries: Queries, tiny_basis: Basis, tiny_features: Features, tiny_backbone: Backbone) -> World:
+def world(tiny_basis: Basis, tiny_features: Features, tiny_backbone: Backbone) -> World:
     target = HeadAdapter(tiny_basis, torch.randn(16, 16, generator=torch.Generator().manual_seed(8)))
+    draw = torch.Generator().manual_seed(3)
+    hidden = tiny_features.hidden[:60].float()
+    candidates = torch.stack([torch.randperm(400, generator=draw)[:CANDIDATES] for _ in range(60)])
+    allowed = torch.rand(60, CANDIDATES, generator=draw) < 0.8
+    allowed[:, 0] = True
+    queries = Queries(hidden, candidates, allowed, allowed / allowed.sum(1, keepdim=True), torch.zeros(60, 2).long())
     return World(queries, target, tiny_features, tiny_backbone.head)
 
 
-def _cross_entropy(votes: torch.Tensor, student: torch.Tensor) -> float:
-    return float(-(votes * student.clamp_min(1e-30).log()).sum(1).mean())
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_student_approaches_noise_free_votes(seed: int, world: World) -> None:
+def test_the_student_approaches_noise_free_votes(world: World) -> None:
     votes, start = world.votes, world.zeros()
-    student = world.distilled(start, votes, steps=200, batch=64, learning_rate=3e-2, pseudo=False, seed=seed)
+    student = world.distilled(start, votes, steps=200, batch=64, learning_rate=3e-2, pseudo=False)
     before, after = map(world.answers, (start, student))
-    entropy = _cross_entropy(votes, votes)
-    assert _cross_entropy(votes, before) - entropy > 0.2
-    assert _cross_entropy(votes, after) - entropy < 0.1 * (_cross_entropy(votes, before) - entropy)
+    least, first, last = (-(votes * each.clamp_min(1e-30).log()).sum(1).mean() for each in (votes, before, after))
+    assert first - least > 0.2
+    assert last - least < 0.1 * (first - least)
     assert (votes - after).abs().sum(1).mean() < 0.3 * (votes - before).abs().sum(1).mean()
     assert torch.equal(start.matrix, torch.zeros(16, 16)), "the start is left as it is"
 
@@ -108,7 +98,7 @@ def test_the_gradient_is_that_of_the_written_loss(world: World) -> None:
 @pytest.mark.parametrize("clip", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_noise_in_the_votes_does_not_bend_the_gradient(clip: bool, world: World) -> None:
     """Raw noisy votes: the mean gradient is the noise-free one. Clipped votes (the wrong way) must fail the test."""
-    start, draws = world.zeros(), 100
+    start, draws = world.zeros(), 60
     mechanism = VoteMechanism(queries=60, candidates=CANDIDATES, teachers=4, sigma=2.0)
     sums = mechanism.quantise(world.votes.numpy()) * 4
     true = world.gradient(torch.tensor(sums / (4 * SCALE)), start)
@@ -124,10 +114,8 @@ def test_noise_in_the_votes_does_not_bend_the_gradient(clip: bool, world: World)
 
 
 def test_distilling_repeats_with_its_seed(world: World) -> None:
-    state = torch.random.get_rng_state()
-    first, again, other = (
-        world.distilled(world.zeros(4, 8), world.votes, steps=5, batch=16, seed=seed).matrix for seed in (0, 0, 1)
-    )
+    start, state = world.zeros(4, 8), torch.random.get_rng_state()
+    first, again, other = (world.distilled(start, world.votes, steps=5, seed=seed).matrix for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -146,8 +134,6 @@ def test_the_adapted_model_generates_from_the_adapted_head(world: World, tiny_ba
 def test_fitting_next_tokens_lowers_their_loss(world: World) -> None:
     start, features = world.zeros(), world.features
     fitted = fit_next_token(start, features, world.head, steps=60, batch=64, learning_rate=3e-2, seed=0)
-    before, after = (
-        torch.nn.functional.cross_entropy(adapter(features.hidden) @ world.head.T, features.targets)
-        for adapter in (start, fitted)
-    )
+    logits = [adapter(features.hidden) @ world.head.T for adapter in (start, fitted)]
+    before, after = (torch.nn.functional.cross_entropy(each, features.targets) for each in logits)
     assert after < before - 0.5

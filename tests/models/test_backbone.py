@@ -1,7 +1,12 @@
-"""The base: start and end tokens, the cut of a document, and errors a person can act on."""
+"""The base: start and end tokens, the cut of a document, errors a person can act on, its number format and its size."""
 
 import logging
+import math
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +15,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.dpsgd.units import Reading, documents_of
+from rayprivacy.models import backbone as module
 from rayprivacy.models import sources
-from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.models.backbone import FORMATS, Backbone, fast_format, load_backbone, speed
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.models.size import UNKNOWN_SIZE, ModelSize, size_of
 from rayprivacy.models.sources import resolve_base
+from rayprivacy.tagging.settings import TaggerConfig, tagger_size
+
+AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
+WHOLE = '{"hidden_size": 8, "vocab_size": 9, "num_layers": 1}'
 
 
 def test_the_base_is_frozen_and_its_head_is_the_models_own(tiny_backbone: Backbone) -> None:
@@ -25,17 +36,13 @@ def test_the_base_is_frozen_and_its_head_is_the_models_own(tiny_backbone: Backbo
     assert tiny_backbone.head.shape == (400, tiny_backbone.width) == (400, 64)
 
 
-@pytest.mark.parametrize("max_tokens", [0, 1, 3, 1000])
-def test_a_document_is_cut_between_start_and_end(tiny_backbone: Backbone, max_tokens: int) -> None:
-    text = "we should meet tomorrow at the station"
+def test_a_document_is_cut_between_start_and_end(tiny_backbone: Backbone) -> None:
+    text, start, end = "we should meet tomorrow at the station", tiny_backbone.start, tiny_backbone.end
     ids = tiny_backbone.tokenizer.encode(text, add_special_tokens=False)
-    assert len(ids) > 3
-    assert tiny_backbone.document(text, max_tokens) == [
-        tiny_backbone.start,
-        *ids[:max_tokens],
-        *([tiny_backbone.end] if max_tokens >= len(ids) else []),
-    ], "a text that was cut did not end"
-    assert tiny_backbone.document("", 40) == [tiny_backbone.start, tiny_backbone.end]
+    for most in (0, 1, 3):
+        assert tiny_backbone.document(text, most) == [start, *ids[:most]], "a text that was cut did not end"
+    assert tiny_backbone.document(text, 1000) == [start, *ids, end]
+    assert tiny_backbone.document("", 40) == [start, end]
 
 
 def test_the_length_of_a_private_text_is_in_no_log(tiny_base: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -78,7 +85,6 @@ def test_the_digest_names_the_weights(tiny_backbone: Backbone, tiny_base: Path, 
     ("base", "says"),
     [
         ("/no/such/directory", "there is no such directory, correct the path"),
-        ("./no-such-directory", "there is no such directory, correct the path"),
         ("/no/such/file.gguf", "there is no such GGUF file, correct the path"),
         ("nobody/no-such-model", "could not be loaded"),
     ],
@@ -126,3 +132,74 @@ def test_a_text_needs_an_end_and_may_start_with_it(missing: str, tiny_base: Path
         backbone = load_backbone(ModelConfig(base=str(tmp_path), dtype="bfloat16"))
         assert backbone.start == backbone.end
         assert (backbone.model.dtype, backbone.head.dtype) == (torch.bfloat16, torch.float32)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "rayprivacy" / "number-format"
+
+
+def _speeds(monkeypatch: pytest.MonkeyPatch, bfloat16: float, float32: float) -> None:
+    monkeypatch.setattr(module, "speed", {"bfloat16": bfloat16, "float32": float32}.__getitem__)
+
+
+def test_products_are_really_computed() -> None:
+    assert all(1e8 < speed(name) < 1e14 for name in FORMATS)
+
+
+def test_bfloat16_must_be_clearly_faster_and_the_answer_is_kept(cache: Path, tiny_base: Path, monkeypatch: Any) -> None:
+    _speeds(monkeypatch, 1.1, 1.0)
+    assert fast_format() == "float32"
+    _speeds(monkeypatch, 6.0, 1.0)
+    assert fast_format() == "float32"
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")  # another machine
+    assert fast_format() == "bfloat16"
+    for path in cache.iterdir():
+        path.write_bytes(b"\xff8")
+    _speeds(monkeypatch, 0.1, 1.0)
+    assert fast_format() == "float32", "a damaged cache is measured again"
+    _speeds(monkeypatch, 6.0, 1.0)
+    cache.parent.joinpath("models").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent / "models"))  # a home that cannot be written to
+    assert fast_format() == "bfloat16"
+    assert load_backbone(ModelConfig(base=str(tiny_base))).model.dtype == torch.bfloat16
+
+
+@pytest.mark.exhaustive
+def test_without_instructions_for_bfloat16_it_is_float32(cache: Path) -> None:
+    code = "from rayprivacy.models.backbone import fast_format; print(fast_format())"
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | AVX2, capture_output=True, text=True)
+    assert done.stdout.strip() == "float32", done.stderr
+
+
+def test_a_directory_tells_its_size(tiny_base: Path, tiny_backbone: Backbone) -> None:
+    parameters = sum(weight.numel() for weight in tiny_backbone.model.parameters())
+    assert size_of(str(tiny_base)) == ModelSize(parameters, *tiny_backbone.head.shape, layers=2)
+    layers = 30 * (576 * (576 + 2 * 192 + 576) + 3 * 576 * 1536 + 2 * 576)
+    assert size_of("smollm2-135m") == ModelSize(49152 * 576 + layers + 576, 49152, 576, 30), "a name needs no file"
+
+
+@pytest.mark.parametrize("config", [None, "{", "[]", '{"hidden_size": 8}', WHOLE])
+def test_what_is_not_known_has_no_size(tmp_path: Path, config: str | None) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+        (tmp_path / "model.safetensors").write_bytes(b"short")
+    assert size_of(str(tmp_path)) is UNKNOWN_SIZE
+    assert size_of("some/model-of-a-hub") is UNKNOWN_SIZE
+    assert math.isnan(tagger_size(TaggerConfig(base="some/model-of-a-hub"), heads_alone=False).forward(1))
+
+
+@pytest.mark.parametrize("layers", [None, 1, 2])
+def test_a_tagger_is_as_large_as_its_layers_and_heads(tiny_base: Path, layers: int | None) -> None:
+    names = {"intents": ("eat",), "slots": ("food", "place")}
+    backbone = load_backbone(TaggerConfig(base=str(tiny_base), layers=layers, dtype="float32", **names))
+    weights = {name: each.numel() for name, each in backbone.model.named_parameters() if each.dim() == 2}
+    computed = sum(count for name, count in weights.items() if "embed" not in name)
+    config = TaggerConfig(base=str(tiny_base), layers=layers, **names)
+    whole, heads = (tagger_size(config, heads_alone=alone) for alone in (False, True))
+    assert whole.parameters == pytest.approx(computed, rel=0.01), "without norms and biases"
+    assert whole.forward(10) == heads.forward(10)
+    assert whole.trained(10) == 3 * whole.forward(10)
+    head = 7 * 64
+    assert heads.trained(10) == pytest.approx(heads.forward(10) + 2 * 2 * head * 10)

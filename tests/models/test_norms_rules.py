@@ -39,9 +39,7 @@ class _Twice(nn.Module):
         self.layer = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, states: Tensor) -> Tensor:
-        once = self.layer(states)
-        once.mul_(0.5)
-        return self.layer(input=once)
+        return self.layer(input=self.layer(states).mul_(0.5))
 
 
 class _Checkpointed(nn.Module):
@@ -115,12 +113,6 @@ class _OtherEpsRMSNorm(LlamaRMSNorm):
         return self.weight * nn.functional.rms_norm(hidden_states, hidden_states.shape[-1:], eps=1e-3)
 
 
-class _BiasedRMSNorm(LlamaRMSNorm):
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
-        self.bias = nn.Parameter(torch.zeros(width))
-
-
 class _GatedRMSNorm(LlamaRMSNorm):
     def forward(self, hidden_states: Tensor, gate: Tensor | None = None) -> Tensor:
         states = super().forward(hidden_states)
@@ -128,13 +120,16 @@ class _GatedRMSNorm(LlamaRMSNorm):
 
 
 class _Scale(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(WIDTH))
+    pass
+
+
+def _with(module: nn.Module, name: str) -> nn.Module:
+    module.register_parameter(name, nn.Parameter(torch.ones(4)))
+    return module
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "a parameter of its own": (_Scale, "_Scale"),
+    "a parameter of its own": (lambda: _with(_Scale(), "gain"), "_Scale"),
     "bilinear": (lambda: nn.Bilinear(2, 2, 2), "Bilinear"),
     "convolution": (lambda: nn.Conv2d(1, 1, 1), "Conv2d"),
     "attention with one matrix": (lambda: nn.MultiheadAttention(4, 2), "MultiheadAttention"),
@@ -145,7 +140,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "layer norm of two axes": (lambda: nn.LayerNorm([2, 3]), "LayerNorm"),
     "squared norm": (lambda: _SquaredRMSNorm(4), "_SquaredRMSNorm"),
     "norm of another eps": (lambda: _OtherEpsRMSNorm(4), "_OtherEpsRMSNorm"),
-    "norm with a bias": (lambda: _BiasedRMSNorm(4), "_BiasedRMSNorm"),
+    "norm with a bias": (lambda: _with(LlamaRMSNorm(4), "bias"), "LlamaRMSNorm"),
     "batch norm": (lambda: nn.BatchNorm1d(4, affine=False), "batch normalisation"),
 }
 

@@ -38,14 +38,8 @@ def _dense(_: int, seed: int) -> tuple[Term, Tensor]:
 
 
 MAKERS = {"outer": _outer, "rows": _rows, "dense": _dense}
-MIXTURES = [
-    *[(kind,) for kind in MAKERS],
-    *itertools.combinations_with_replacement(["outer", "rows"], 2),
-    ("dense", "dense"),
-    ("dense", "rows"),
-    ("dense", "outer"),
-    ("outer", "outer", "rows", "rows"),
-]
+MIXTURES = [(kind,) for kind in MAKERS] + [*itertools.combinations_with_replacement(MAKERS, 2)]
+MIXTURES += [("outer", "outer", "rows", "rows")]
 
 
 # Few positions: Gram matrices; many: the gradients themselves; 12: only the rows of a unit together are long enough.
@@ -86,11 +80,6 @@ def test_a_tied_weight_whose_products_overflow_below_zero_is_no_short_one(scale:
     assert math.isfinite(norm) is (scale < 1e19)
 
 
-def test_layers_small_for_their_length_keep_gradients_and_others_keep_operands() -> None:
-    assert isinstance(ParameterGradient.of([_outer(40, 0)[0]], 1).dense, Dense)
-    assert isinstance(ParameterGradient.of([_outer(2, 0)[0]], 1).outer, Outer)
-
-
 def test_positions_that_cancel_do_not_make_a_norm_too_small() -> None:
     """Two positions of opposite gradients, thousands of times longer than their sum: a Gram sum is mostly rounding."""
     units, width = 2000, 64
@@ -99,6 +88,7 @@ def test_positions_that_cancel_do_not_make_a_norm_too_small() -> None:
     nearly = -left * (1 + sizes * _normal(units, 1, width, seed=3))
     outer = Outer(torch.cat([left, nearly], 1), torch.cat([right, right], 1))
     assert not outer.short
+    assert isinstance(ParameterGradient.of([_outer(40, 0)[0]], 1).dense, Dense), "small for its length"
     true = (outer.left.double().sum(1).norm(dim=1) * right[:, 0].double().norm(dim=1)).square()
     assert (outer.squared()[0] < 0.9 * true).any()  # what the margin is for
     found = ParameterGradient.of([outer], 1).squared().double()

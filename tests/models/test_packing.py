@@ -1,7 +1,6 @@
 """Packing loses nothing that fits, and a document sees nothing but itself."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -19,23 +18,19 @@ def _documents(row: Row) -> list[list[int]]:
     return [row.ids[row.segment == number].tolist() for number in range(int(row.segment.max()) + 1)]
 
 
-@contextmanager
-def _recorded(backbone: Backbone) -> Iterator[list[torch.Tensor]]:
+def _hidden(backbone: Backbone, row: Row) -> torch.Tensor:
     """The trunk's hidden states before they are rounded to bfloat16."""
     kept: list[torch.Tensor] = []
-    hook = backbone.model.base_model.register_forward_hook(
-        lambda _module, _inputs, out: kept.append(out.last_hidden_state[0].clone())
-    )
-    try:
-        yield kept
-    finally:
-        hook.remove()
-
-
-def _hidden(backbone: Backbone, row: Row) -> torch.Tensor:
-    with _recorded(backbone) as kept:
-        encode(backbone, _documents(row), 64, 1)
+    trunk = backbone.model.base_model
+    hook = trunk.register_forward_hook(lambda _module, _inputs, out: kept.append(out.last_hidden_state[0].clone()))
+    encode(backbone, _documents(row), 64, 1)
+    hook.remove()
     return kept[0]
+
+
+@pytest.fixture
+def pair(tiny_backbone: Backbone) -> list[list[int]]:
+    return [tiny_backbone.document(text, 40) for text in (FIRST, SECOND)]
 
 
 documents = st.lists(st.lists(st.integers(1, 399), min_size=1, max_size=20), max_size=12)
@@ -78,8 +73,8 @@ def test_positions_masks_and_predictions_stay_inside_a_document(docs: list[list[
             assert row.segment[i] == row.segment[i + 1] != PAD
 
 
-def test_hidden_states_of_a_document_are_the_same_alone_and_packed_second(tiny_backbone: Backbone) -> None:
-    first, second = (tiny_backbone.document(text, 40) for text in (FIRST, SECOND))
+def test_hidden_states_of_a_document_are_the_same_alone_and_packed_second(tiny_backbone: Backbone, pair: Any) -> None:
+    first, second = pair
     (alone,) = pack([second], 64, 1)
     (packed,) = pack([first, second], 64, 1)
     after = _hidden(tiny_backbone, packed)[len(first) : len(first) + len(second)]
@@ -90,26 +85,22 @@ def test_hidden_states_of_a_document_are_the_same_alone_and_packed_second(tiny_b
     assert (before - unpacked).abs().max() < 1e-4, "the packed trunk is the model's own forward pass"
 
 
-def test_hidden_states_do_not_depend_on_the_neighbour_in_the_row(tiny_backbone: Backbone) -> None:
-    first, second = (tiny_backbone.document(text, 40) for text in (FIRST, SECOND))
+def test_hidden_states_depend_on_no_neighbour_in_the_row_and_no_future(tiny_backbone: Backbone, pair: Any) -> None:
+    first, second = pair
     other = [7 + token % 100 for token in first]
     (row,), (changed,) = pack([first, second], 64, 1), pack([other, second], 64, 1)
     inside = slice(len(first), len(first) + len(second))
     before, after = _hidden(tiny_backbone, row), _hidden(tiny_backbone, changed)
     assert torch.equal(before[inside], after[inside])
     assert not torch.equal(before[: len(first)], after[: len(first)])
-
-
-def test_hidden_states_do_not_see_the_future(tiny_backbone: Backbone) -> None:
-    document = tiny_backbone.document(FIRST, 40)
-    changed = [*document[:4], *((7 + token) % 400 for token in document[4:])]
-    before, after = (_hidden(tiny_backbone, pack([ids], 64, 1)[0]) for ids in (document, changed))
+    other = [*first[:4], *((7 + token) % 400 for token in first[4:])]
+    before, after = (_hidden(tiny_backbone, pack([ids], 64, 1)[0]) for ids in (first, other))
     assert torch.equal(before[:4], after[:4])
     assert not torch.equal(before[4], after[4])
 
 
-def test_features_pair_each_state_with_the_next_token(tiny_backbone: Backbone) -> None:
-    first, second = (tiny_backbone.document(text, 40) for text in (FIRST, SECOND))
+def test_features_pair_each_state_with_the_next_token(tiny_backbone: Backbone, pair: Any) -> None:
+    first, second = pair
     features = encode(tiny_backbone, [first, second], 64, 1).examples
     assert features.targets.tolist() == first[1:] + second[1:]
     assert features.hidden.dtype == torch.bfloat16
@@ -130,13 +121,12 @@ def test_a_shard_has_at_most_the_public_number_of_examples(tiny_backbone: Backbo
     assert features.hidden.isfinite().all()
 
 
-def test_a_call_ends_where_its_longest_row_does(tiny_backbone: Backbone) -> None:
-    first, second = (tiny_backbone.document(text, 40) for text in (FIRST, SECOND))
+def test_a_call_ends_where_its_longest_row_does(tiny_backbone: Backbone, pair: Any) -> None:
+    first, second = pair
     asked: list[tuple[int, ...]] = []
     trunk = tiny_backbone.model.base_model
-    handle = trunk.register_forward_pre_hook(
-        lambda _module, _args, given: asked.append(given["input_ids"].shape), with_kwargs=True
-    )
+    seen = lambda _module, _args, given: asked.append(given["input_ids"].shape)  # noqa: E731
+    handle = trunk.register_forward_pre_hook(seen, with_kwargs=True)
     found = encode(tiny_backbone, [first, second], 64, 2)
     whole = encode(tiny_backbone, [[*first, *second], [7] * 64], 64, 2)
     handle.remove()

@@ -15,26 +15,13 @@ LAYERS = 4
 
 
 def _random_base(architecture: str, dtype: torch.dtype, like: Backbone) -> Backbone:
-    config = AutoConfig.for_model(
-        architecture,
-        vocab_size=400,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-    )
+    shape = {"vocab_size": 400, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": LAYERS}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    config = AutoConfig.for_model(architecture, **shape, **heads)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(4)
         model = AutoModelForCausalLM.from_config(config).to(dtype).eval().requires_grad_(False)
     return dataclasses.replace(like, model=model)
-
-
-def _inputs(backbone: Backbone, sentences: list[str], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Packed rows, with more than one document in a row and an empty rest."""
-    rows = pack([backbone.document(text, 30) for text in sentences], 64, 8)
-    return {"input_ids": torch.stack([row.ids for row in rows]), **layout(rows, dtype, torch.device("cpu"))}
 
 
 @torch.no_grad()
@@ -52,7 +39,8 @@ def test_the_parts_are_the_whole(
     architecture: str, cut: int, dtype: torch.dtype, tiny_backbone: Backbone, public_sentences: list[str]
 ) -> None:
     backbone = _random_base(architecture, dtype, tiny_backbone)
-    inputs = _inputs(backbone, public_sentences, dtype)
+    rows = pack([backbone.document(text, 30) for text in public_sentences], 64, 8)
+    inputs = {"input_ids": torch.stack([row.ids for row in rows]), **layout(rows, dtype, torch.device("cpu"))}
     assert (inputs["attention_mask"] < 0).any(), "the mask is not trivial"
     with torch.no_grad():
         whole = backbone.model.base_model(**inputs, use_cache=False).last_hidden_state
