@@ -5,7 +5,7 @@ import math
 
 import pytest
 import sacrebleu
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError
@@ -95,6 +95,7 @@ def test_bins_start_at_their_edge(words: int, place: int) -> None:
     assert length_summary(["w " * words])["histogram"]["counts"].index(1) == place
 
 
+@settings(max_examples=30)
 @given(st.lists(st.text(max_size=40), max_size=20))
 def test_every_text_falls_into_one_public_bin(texts: list[str]) -> None:
     found = length_summary(texts)

@@ -14,11 +14,12 @@ from rayprivacy.models.pretraining import Objective, fit, pretrained
 from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import ModelConfig, PretrainConfig
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 CONFIG = PretrainConfig(source="public", steps=12, batch=4, max_tokens=32, learning_rate=3e-3)
 
 
 def test_all_weights_learn_and_equal_inputs_give_equal_bits(
-    tiny_backbone: Backbone, public_sentences: list[str], one_thread: None
+    tiny_backbone: Backbone, public_sentences: list[str]
 ) -> None:
     before, told = tiny_backbone.digest, list[int]()
     model, figures = pretrained(tiny_backbone, public_sentences * 4, CONFIG, 8, told.append)
@@ -31,13 +32,10 @@ def test_all_weights_learn_and_equal_inputs_give_equal_bits(
     assert model_digest(tiny_backbone.model) == before
 
 
-def test_a_text_that_goes_on_does_not_teach_the_model_to_end(
-    tiny_backbone: Backbone, public_sentences: list[str]
-) -> None:
+def test_a_text_that_goes_on_does_not_teach_to_end(tiny_backbone: Backbone, public_sentences: list[str]) -> None:
     whole = [tiny_backbone.document(text, 60) for text in public_sentences * 4]
-    assert all(document[-1] == tiny_backbone.end for document in whole)
     cut = [[token for token in document if token != tiny_backbone.end] for document in whole]
-    config = CONFIG.model_copy(update={"steps": 40, "max_tokens": 64})
+    config = CONFIG.model_copy(update={"steps": 30, "max_tokens": 64})
 
     def ends(documents: list[list[int]]) -> float:
         """How likely the end is behind the last token of a text."""
@@ -48,34 +46,25 @@ def test_a_text_that_goes_on_does_not_teach_the_model_to_end(
 
     assert ends(whole) > 0.3
     assert ends(cut) < 0.01
-    assert tiny_backbone.start != tiny_backbone.end
 
 
-def test_a_kept_model_is_the_same_input_wherever_it_lies(
-    tiny_backbone: Backbone, public_sentences: list[str], tmp_path: Path
+def test_a_kept_model_is_the_same_input_wherever_it_lies_and_rows_in_a_call_change_rounding_alone(
+    tiny_backbone: Backbone, public_sentences: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that is repeated in another directory is served from the ledger."""
-    model, _ = pretrained(tiny_backbone, public_sentences, CONFIG.model_copy(update={"steps": 1}), 8, nobody)
-    for name in ("one", "other"):
-        save_model(model, tiny_backbone.tokenizer, tmp_path / name, "release", "A test.")
-    one, other = (load_backbone(ModelConfig(base=str(tmp_path / name), dtype="float32")) for name in ("one", "other"))
-    assert one.digest == other.digest != tiny_backbone.digest
-    assert all(tensor.equal(model.state_dict()[name]) for name, tensor in one.model.state_dict().items())
-
-
-def test_how_many_rows_a_call_takes_changes_rounding_alone(
-    tiny_backbone: Backbone, public_sentences: list[str], monkeypatch: pytest.MonkeyPatch, one_thread: None
-) -> None:
-    one, _ = pretrained(tiny_backbone, public_sentences, CONFIG.model_copy(update={"steps": 1}), 8, nobody)
+    once = CONFIG.model_copy(update={"steps": 1})
+    one, _ = pretrained(tiny_backbone, public_sentences, once, 8, nobody)
+    for name in ("here", "there"):
+        save_model(one, tiny_backbone.tokenizer, tmp_path / name, "release", "A test.")
+    bases = [ModelConfig(base=str(tmp_path / name), dtype="float32") for name in ("here", "there")]
+    assert len({tiny_backbone.digest, model_digest(one), *(load_backbone(base).digest for base in bases)}) == 2
     monkeypatch.setattr("rayprivacy.models.pretraining.CALL_TOKENS", 32)
-    other, _ = pretrained(tiny_backbone, public_sentences, CONFIG.model_copy(update={"steps": 1}), 8, nobody)
+    other, _ = pretrained(tiny_backbone, public_sentences, once, 8, nobody)
     moved = [(a - b).abs().max() for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True)]
     assert max(moved) < 1e-4  # a step of AdamW moves a weight by the learning rate
 
 
-def test_a_base_in_bfloat16_learns_although_its_numbers_are_far_apart(
-    tiny_base: Path, public_sentences: list[str], one_thread: None
-) -> None:
+def test_a_base_in_bfloat16_learns_although_its_numbers_are_far_apart(tiny_base: Path, public_sentences: Any) -> None:
     base = load_backbone(ModelConfig(base=str(tiny_base), dtype="bfloat16"))
     model, figures = pretrained(base, public_sentences * 4, CONFIG, 8, nobody)
     assert model.dtype == torch.bfloat16

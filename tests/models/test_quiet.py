@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -14,23 +15,14 @@ from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import ModelConfig
 
+PARTS = ("gate", "up", "down")
 BARS = ("GGUF tensors", "Loading weights", "Writing model shards", "%|")
-NAMES = {
-    "embed_tokens": "token_embd",
-    "norm": "output_norm",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "q_proj": "attn_q",
-    "k_proj": "attn_k",
-    "v_proj": "attn_v",
-    "o_proj": "attn_output",
-    "gate_proj": "ffn_gate",
-    "up_proj": "ffn_up",
-    "down_proj": "ffn_down",
-}
+NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "o_proj": "attn_output"}
+NAMES |= {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+NAMES |= {f"{part}_proj": f"attn_{part}" for part in "qkv"} | {f"{part}_proj": f"ffn_{part}" for part in PARTS}
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def bars() -> Iterator[None]:
     """Progress bars of transformers are on, as in a fresh process."""
     shown = logging.is_progress_bar_enabled()
@@ -65,16 +57,14 @@ def tiny_gguf(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         *_, part, _ = parts = name.split(".")
         block = f"blk.{parts[1]}." if parts[0] == "layers" else ""
         writer.add_tensor(f"{block}{NAMES[part]}.weight", weights.detach().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
     writer.close()
     return out
 
 
-@pytest.mark.usefixtures("bars")
-def test_a_gguf_base_is_converted_loaded_and_saved_without_a_bar(
-    tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_a_gguf_base_is_converted_loaded_and_saved_without_a_bar_and_other_code_has_its_own(
+    tiny_gguf: Path, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     base = load_backbone(ModelConfig(base=str(tiny_gguf), dtype="float32"))
@@ -82,22 +72,14 @@ def test_a_gguf_base_is_converted_loaded_and_saved_without_a_bar(
     shown = "".join(capfd.readouterr())
     assert (tmp_path / "model" / "model.safetensors").is_file()
     assert [bar for bar in BARS if bar in shown] == []
-
-
-@pytest.mark.usefixtures("bars")
-def test_other_code_has_its_bars(
-    tiny_gguf: Path, tiny_base: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
     model = AutoModelForCausalLM.from_pretrained(tiny_gguf.parent, gguf_file=tiny_gguf.name)
     AutoTokenizer.from_pretrained(tiny_gguf.parent, gguf_file=tiny_gguf.name)
-    AutoModelForCausalLM.from_pretrained(tiny_base).save_pretrained(tmp_path)
+    AutoModelForCausalLM.from_pretrained(tiny_base).save_pretrained(tmp_path / "other")
     shown = "".join(capfd.readouterr())
     assert model.config.num_hidden_layers == 2
     assert [bar for bar in BARS if bar not in shown] == []
 
 
-@pytest.mark.usefixtures("bars")
 def test_bars_are_back_after_an_error() -> None:
     bar = modeling_gguf_pytorch_utils.tqdm
     with pytest.raises(OSError, match="gone"), no_progress_bars():

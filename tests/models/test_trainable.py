@@ -22,18 +22,22 @@ IDS = torch.randint(0, 300, (3, 12), generator=torch.Generator().manual_seed(1))
 def _gradients(model: Any) -> dict[str, torch.Tensor]:
     logits = model(input_ids=IDS, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), IDS[:, 1:].flatten())
-    named = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
-    found = torch.autograd.grad(loss, [each for _, each in named], allow_unused=True)
-    return {name: gradient for (name, _), gradient in zip(named, found, strict=True) if gradient is not None}
+    named = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    found = torch.autograd.grad(loss, [*named.values()], allow_unused=True)
+    return {name: gradient for name, gradient in zip(named, found, strict=True) if gradient is not None}
 
 
-def test_lora_trains_matrices_of_the_chosen_layers_in_float32(tiny_backbone: Backbone) -> None:
+def test_lora_trains_matrices_of_the_chosen_layers_in_float32_from_one_start(
+    tiny_backbone: Backbone,
+) -> None:
     model = trainable(tiny_backbone, AdapterConfig(rank=4, layers=1))
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     assert all("lora_" in name and ".layers.1." in name for name in trained)
     assert {each.dtype for each in trained.values()} == {torch.float32}
     whole = trainable(tiny_backbone, AdapterConfig(rank=4))
     assert sum(each.requires_grad for each in whole.parameters()) == 2 * len(trained)
+    again = trainable(tiny_backbone, AdapterConfig(rank=4)).state_dict()
+    assert all(torch.equal(tensor, again[name]) for name, tensor in whole.state_dict().items())
     assert not any("lm_head" in name for name in trained)
     with pytest.raises(ConfigError, match=r"adapter\.layers is 3 and the base has 2"):
         trainable(tiny_backbone, AdapterConfig(layers=3))
@@ -49,28 +53,17 @@ def test_full_trains_every_weight_and_leaves_the_base_alone(tiny_backbone: Backb
 
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
-def test_every_run_starts_from_the_same_weights(kind: Any, tiny_backbone: Backbone) -> None:
-    first, again = (trainable(tiny_backbone, AdapterConfig(kind=kind)).state_dict() for _ in range(2))
-    assert all(torch.equal(first[name], again[name]) for name in first)
-
-
-def _layer_calls(model: Any) -> int:
-    """How often the first layer's attention is computed for one gradient."""
-    calls: list[int] = []
-    attention = next(each for name, each in model.named_modules() if name.endswith(("self_attn", "attn")))
-    handle = attention.register_forward_hook(lambda *_: calls.append(1))
-    _gradients(model)
-    handle.remove()
-    return len(calls)
-
-
-@pytest.mark.parametrize("kind", ["lora", "full"])
 def test_checkpointing_changes_no_gradient(kind: Any, tiny_backbone: Backbone) -> None:
     kept = trainable(tiny_backbone, AdapterConfig(kind=kind))
     again = checkpointed(trainable(tiny_backbone, AdapterConfig(kind=kind)))
-    assert (_layer_calls(kept), _layer_calls(again)) == (1, 2)
-    for name, gradient in _gradients(again).items():
-        torch.testing.assert_close(gradient, _gradients(kept)[name])
+    calls: list[Any] = []
+    for model in (kept, again):
+        attention = next(each for name, each in model.named_modules() if name.endswith("self_attn"))
+        attention.register_forward_hook(lambda module, *_: calls.append(module))
+    expected, found = _gradients(kept), _gradients(again)
+    assert [len({*calls}), len(calls)] == [2, 3], "the first layer's attention is computed twice for one gradient"
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name])
 
 
 SIZE = {"vocab_size": 320, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "bos_token_id": 0}
@@ -87,16 +80,10 @@ def _with_rates(family: str) -> Any:
     shape = SIZE | {"intermediate_size": 64, "num_key_value_heads": 4, "head_dim": 8, "eos_token_id": 0, "d_model": 32}
     shape |= {"max_position_embeddings": 64, "pad_token_id": 0, "ffn_dim": 64, "decoder_layers": 2, "dff": 64}
     shape |= {"decoder_attention_heads": 4, "num_decoder_layers": 2, "decoder_ffn_dim": 64, "word_embed_proj_dim": 32}
-    shape |= {
-        "num_decoder_attention_heads": 4,
-        "attention_types": [[["global"], 2]],
-        "rotary_dim": 4,
-        "is_decoder": True,
-    }
+    shape |= {"num_decoder_attention_heads": 4, "attention_types": [[["global"], 2]], "rotary_dim": 4}
     rates = {name: 0.5 for name, value in vars(config).items() if "drop" in name and isinstance(value, (int, float))}
-    given = {
-        name: value for name, value in (shape | rates).items() if name in vars(config) or name in config.attribute_map
-    }
+    known = {*vars(config), *config.attribute_map}
+    given = {name: value for name, value in (shape | rates | {"is_decoder": True}).items() if name in known}
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**given), attn_implementation="eager").eval()
 
@@ -135,9 +122,7 @@ def test_the_merged_model_is_an_ordinary_one_that_computes_the_same(
                 each.add_(torch.randn(each.shape, generator=torch.Generator().manual_seed(2)) * 0.02)
     save_model(merged(model, tiny_backbone), tiny_backbone.tokenizer, tmp_path / "model", "r", "Trained in a test.")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-    with torch.no_grad():
-        ours, theirs = model(input_ids=IDS).logits, loaded(input_ids=IDS).logits
-        base = tiny_backbone.model(input_ids=IDS).logits
+    ours, theirs, base = map(_logits, (model, loaded, tiny_backbone.model))
     torch.testing.assert_close(theirs, ours, rtol=1e-3, atol=1e-3)
     assert not torch.allclose(theirs, base, atol=1e-2)
 
@@ -150,26 +135,21 @@ def no_gpu_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_gpu_yet")
-@pytest.mark.parametrize(("name", "held"), [("cpu", False), ("cuda", True)])
-def test_only_a_gpu_is_held(name: str, held: bool) -> None:
-    device = torch.device(name)
-    assert repeatable(device) == device
-    assert torch.are_deterministic_algorithms_enabled() is held
-
-
-class _ThereError(Exception):
-    """The model is moved to its device."""
+def test_only_a_gpu_is_held() -> None:
+    for name in ("cpu", "cuda"):
+        assert repeatable(torch.device(name)) == torch.device(name)
+        assert torch.are_deterministic_algorithms_enabled() is (name == "cuda")
 
 
 @pytest.mark.usefixtures("no_gpu_yet")
 def test_a_worker_of_dp_sgd_holds_its_gpu_before_the_model_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def moved(_device: torch.device) -> None:
-        raise _ThereError
+        raise InterruptedError("the model is moved to its device")
 
     monkeypatch.setattr(worker, "get_device", lambda: torch.device("cuda"))
     monkeypatch.setattr(worker, "trainable", lambda *_: SimpleNamespace(to=moved))
     job: Any = SimpleNamespace(model=SimpleNamespace(dtype="float32"), adapter=None)
     unused: Any = None
-    with pytest.raises(_ThereError):
+    with pytest.raises(InterruptedError):
         worker._engine(job, unused, unused, unused)
     assert torch.are_deterministic_algorithms_enabled()

@@ -1,26 +1,20 @@
 """What an actor leaves on disk and hands out: trained once, rebuilt byte for byte, and votes only as one sum."""
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from rayprivacy.core.errors import ReleaseError, ShardError
-from rayprivacy.core.keys import create_key
-from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.manifest import part_path
 from rayprivacy.models.adapters import Basis
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Features, Queries, encode
-from rayprivacy.models.settings import ModelConfig
-from rayprivacy.models.store import FeatureStore
 from rayprivacy.release.votes import SCALE, VoteMechanism
 from rayprivacy.teachers.encoding import encode_part
 from rayprivacy.teachers.group import TeacherGroup, kind_for
@@ -29,64 +23,37 @@ from rayprivacy.teachers.spec import GroupSpec, training_pieces, voting_pieces
 from rayprivacy.teachers.votes import Question, VoteTotal
 from rayprivacy.teachers.workspace import Workspace
 
+pytestmark = pytest.mark.usefixtures("one_thread")  # a group takes one thread for its process
 CONFIG = TeachersConfig(count=5, max_tokens=20, row_tokens=32, max_rows=4, rank=16, max_steps=2, batch=8, stack=3)
-TEXTS = {
-    0: ["the sun is out", "i like bread"],
-    1: ["play cards at home"],
-    3: ["take the early train " * 20],
-    4: ["hello", "", "so nice"],
-}
-SCHEMA = pa.schema([("shard", pa.int32()), ("user", pa.string()), ("record", pa.int32()), ("text", pa.large_string())])
-MECHANISM = VoteMechanism(queries=40, candidates=6, teachers=5, sigma=1.0)
-
-
-def _write_part(folder: Path, part: int, texts: dict[int, list[str]]) -> None:
-    rows = [
-        {"shard": shard, "user": f"user-{shard}", "record": record, "text": text}
-        for shard in CONFIG.members(part)
-        for record, text in enumerate(texts.get(shard, []))
-    ]
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), part_path(folder, part))
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    """A group takes one thread for its process; give the others back."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+TEXTS = {0: ["the sun is out", "i like bread"], 1: ["play cards at home"], 3: ["take the early train " * 20]}
+TEXTS[4] = ["hello", "", "so nice"]
+WHOLE = {(shard, f"user-{shard}"): texts for shard, texts in TEXTS.items()}
+MECHANISM = VoteMechanism(queries=40, candidates=8, teachers=5, sigma=1.0)
 
 
 @pytest.fixture
-def spec(tiny_base: Path, tiny_basis: Basis, tiny_backbone: Backbone, tmp_path: Path) -> GroupSpec:
-    shards = tmp_path / "shards"
-    shards.mkdir()
-    create_key(tmp_path / "key")
-    store = FeatureStore(tmp_path / "features", "recipe-of-the-states", tmp_path / "key")
-    store.prepare()
+def encode_all(tiny_backbone: Backbone, write_parts: Any) -> Callable[[GroupSpec, Any], GroupSpec]:
+    def encoded(spec: GroupSpec, texts: Any) -> GroupSpec:
+        write_parts(spec, texts)
+        for part in range(CONFIG.parts):
+            encode_part(spec, part, tiny_backbone)
+        return spec
+
+    return encoded
+
+
+@pytest.fixture
+def spec(spec_of: Any, encode_all: Any, tiny_basis: Basis) -> GroupSpec:
+    found = spec_of(CONFIG, "recipe-of-the-states")
     tensors = {name: getattr(tiny_basis, name).contiguous() for name in ("inward", "outward", "shortlist")}
-    save_file(tensors, tmp_path / "basis.safetensors")
-    save_file({"matrix": torch.eye(16) / 50}, tmp_path / "warm.safetensors")
-    workspace = Workspace(tmp_path / "teachers", "recipe")
-    workspace.prepare()
-    found = GroupSpec(
-        ModelConfig(base=str(tiny_base), dtype="float32"), CONFIG, PrivacyUnit.USER, shards, store,
-        tmp_path / "basis.safetensors", tmp_path / "warm.safetensors", workspace,
-    )  # fmt: skip
-    for part in range(CONFIG.parts):
-        _write_part(shards, part, TEXTS)
-        encode_part(found, part, tiny_backbone)
-    return found
+    save_file(tensors, found.basis)
+    save_file({"matrix": torch.eye(16) / 50}, found.warm)
+    return encode_all(found, WHOLE)
 
 
 @pytest.fixture
-def queries(tiny_features: Features) -> Queries:
-    draw = torch.Generator().manual_seed(2)
-    candidates = torch.stack([torch.randperm(400, generator=draw)[:6] for _ in range(40)])
-    allowed = torch.ones_like(candidates, dtype=torch.bool)
-    centre = torch.rand(40, 6, generator=draw).softmax(-1)
-    return Queries(tiny_features.hidden[:40].float(), candidates, allowed, centre, torch.zeros(40, 2).long())
+def queries(tiny_features: Features, asked: Any) -> Queries:
+    return asked(tiny_features.hidden[:40].float(), torch.zeros(40, 2).long())
 
 
 @pytest.fixture
@@ -109,16 +76,21 @@ def _state(spec: GroupSpec, teachers: range) -> dict[str, bytes]:
     return {name: tensor.numpy().tobytes() for name, tensor in spec.workspace.read(teachers).items()}
 
 
-def test_training_twice_leaves_the_files_untouched(spec: GroupSpec) -> None:
+def test_training_twice_leaves_the_files_untouched_and_a_lost_one_is_rebuilt_byte_for_byte(spec: GroupSpec) -> None:
     TeacherGroup(spec).train(range(3))
     before = _files(spec)
     for piece in (range(3), range(1), range(1, 3)):  # dealt out in another way, they are the same teachers
         TeacherGroup(spec).train(piece)
     assert _files(spec) == before
-    assert len(before) == 1
+    ((name, (stamp, content)),) = before.items()
+    (spec.workspace.root / name).unlink()
+    TeacherGroup(spec).train(range(3))
+    assert _files(spec).keys() == {name}
+    assert _files(spec)[name][1] == content
+    assert _files(spec)[name][0] != stamp
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 4, 5])
+@pytest.mark.parametrize("pieces", [1, 2, 5])
 def test_no_size_of_a_piece_changes_a_bit(
     pieces: int, spec: GroupSpec, question: Question, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,17 +109,9 @@ def test_no_size_of_a_piece_changes_a_bit(
     assert np.array_equal(asked.collect(question.digest).sums, group.collect(question.digest).sums)
 
 
-def test_a_lost_file_is_rebuilt_byte_for_byte(spec: GroupSpec) -> None:
-    TeacherGroup(spec).train(range(3))
-    ((name, (stamp, content)),) = _files(spec).items()
-    (spec.workspace.root / name).unlink()
-    TeacherGroup(spec).train(range(3))
-    assert _files(spec).keys() == {name}
-    assert _files(spec)[name][1] == content
-    assert _files(spec)[name][0] != stamp
-
-
-def test_only_teachers_that_are_missing_are_trained(spec: GroupSpec) -> None:
+def test_only_teachers_that_are_missing_are_trained_and_no_trunk_is_run(spec: GroupSpec, monkeypatch: Any) -> None:
+    trunk = "transformers.models.llama.modeling_llama.LlamaModel.forward"
+    monkeypatch.setattr(trunk, lambda *_, **__: pytest.fail("the trunk was called"))
     TeacherGroup(spec).train(range(1, 2))
     before = _files(spec)
     TeacherGroup(spec).train(range(3))
@@ -155,14 +119,6 @@ def test_only_teachers_that_are_missing_are_trained(spec: GroupSpec) -> None:
     assert before.items() < after.items()
     (added,) = after.keys() - before.keys()
     assert len(load_file(spec.workspace.root / added)["filled"]) == 2
-
-
-def test_training_runs_no_trunk(spec: GroupSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbidden(*_args: object, **_kwargs: object) -> None:
-        raise AssertionError("the trunk was called")
-
-    monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaModel.forward", forbidden)
-    TeacherGroup(spec).train(range(3))
 
 
 def test_teachers_learn_from_the_documents_of_their_own_shard(spec: GroupSpec, tiny_backbone: Backbone) -> None:
@@ -177,23 +133,15 @@ def test_teachers_learn_from_the_documents_of_their_own_shard(spec: GroupSpec, t
     assert found["filled"].tolist() == [True, True, False]
 
 
-def test_one_changed_user_changes_one_teacher(spec: GroupSpec, tiny_backbone: Backbone) -> None:
+def test_one_changed_user_changes_one_teacher(spec: GroupSpec, encode_all: Any) -> None:
     TeacherGroup(spec).train(range(3))
     before = spec.workspace.read(range(3))["matrix"]
-    _write_part(spec.shards, 0, {**TEXTS, 1: ["something else altogether", "and more of it " * 50]})
-    encode_part(spec, 0, tiny_backbone)
+    encode_all(spec, WHOLE | {(1, "user-1"): ["something else altogether", "and more of it " * 50]})
     TeacherGroup(spec).train(range(3))
     after = spec.workspace.read(range(3))["matrix"]
     assert torch.equal(before[[0, 2]], after[[0, 2]])
     assert not torch.equal(before[1], after[1])
     assert torch.equal(after[2], torch.zeros(16, 16)), "shard 2 has nobody"
-
-
-def test_features_that_are_gone_stop_training(spec: GroupSpec) -> None:
-    spec.store.clear()
-    spec.store.prepare()
-    with pytest.raises(ShardError, match="cached features"):
-        TeacherGroup(spec).train(range(3))
 
 
 def test_votes_come_from_the_files_and_do_not_depend_on_grouping(
@@ -251,18 +199,19 @@ def test_another_question_starts_another_sum(spec: GroupSpec, question: Question
 
 
 def test_teachers_without_users_vote_the_centre(
-    spec: GroupSpec, queries: Queries, question: Question, tiny_backbone: Backbone
+    spec: GroupSpec, queries: Queries, question: Question, encode_all: Any
 ) -> None:
-    for part in range(CONFIG.parts):
-        _write_part(spec.shards, part, {})
-        encode_part(spec, part, tiny_backbone)
-    group = TeacherGroup(_trained(spec))
+    group = TeacherGroup(_trained(encode_all(spec, {})))
     group.vote(range(5), question)
     steps = np.rint(queries.centre.numpy() * np.float32(SCALE)).astype(np.int64)
     assert np.array_equal(group.collect(question.digest).sums, 5 * steps)
 
 
-def test_a_vote_without_training_is_a_shard_error(spec: GroupSpec, question: Question) -> None:
+def test_a_vote_without_training_and_training_without_features_are_errors(spec: GroupSpec, question: Question) -> None:
     TeacherGroup(spec).train(range(3))
+    spec.store.clear()
+    spec.store.prepare()
+    with pytest.raises(ShardError, match="cached features"):
+        TeacherGroup(spec).train(range(3, 5))
     with pytest.raises(ShardError, match=r"^teacher 3 is not on disk: run again with --resume\.$"):
         TeacherGroup(spec).vote(range(5), question)
