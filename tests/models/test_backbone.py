@@ -1,28 +1,37 @@
-"""The base: start and end tokens, the cut of a document, errors a person can act on, its number format and its size."""
+"""The base: its tokens, errors, number format and size; and training it without privacy and without progress bars."""
 
+import json
 import logging
 import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
+from transformers.utils import logging as hf_logging
 
+from rayprivacy.core.console import nobody
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.dpsgd.units import Reading, documents_of
 from rayprivacy.models import backbone as module
 from rayprivacy.models import sources
-from rayprivacy.models.backbone import FORMATS, Backbone, fast_format, load_backbone, speed
-from rayprivacy.models.settings import ModelConfig
+from rayprivacy.models.backbone import FORMATS, Backbone, fast_format, load_backbone, model_digest, speed
+from rayprivacy.models.pretraining import Objective, fit, pretrained
+from rayprivacy.models.quiet import no_progress_bars
+from rayprivacy.models.save import save_model
+from rayprivacy.models.settings import ModelConfig, PretrainConfig
 from rayprivacy.models.size import UNKNOWN_SIZE, ModelSize, size_of
 from rayprivacy.models.sources import resolve_base
 from rayprivacy.tagging.settings import TaggerConfig, tagger_size
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 WHOLE = '{"hidden_size": 8, "vocab_size": 9, "num_layers": 1}'
 
@@ -203,3 +212,175 @@ def test_a_tagger_is_as_large_as_its_layers_and_heads(tiny_base: Path, layers: i
     assert whole.trained(10) == 3 * whole.forward(10)
     head = 7 * 64
     assert heads.trained(10) == pytest.approx(heads.forward(10) + 2 * 2 * head * 10)
+
+
+CONFIG = PretrainConfig(source="public", steps=12, batch=4, max_tokens=32, learning_rate=3e-3)
+
+
+def test_all_weights_learn_and_equal_inputs_give_equal_bits(
+    tiny_backbone: Backbone, public_sentences: list[str]
+) -> None:
+    before, told = tiny_backbone.digest, list[int]()
+    model, figures = pretrained(tiny_backbone, public_sentences * 4, CONFIG, 8, told.append)
+    assert told == list(range(1, 13))
+    assert figures["loss_after"] < figures["loss_before"] - 0.3
+    was = tiny_backbone.model.state_dict()
+    assert all(not tensor.equal(was[name]) for name, tensor in model.state_dict().items())
+    again, _ = pretrained(tiny_backbone, public_sentences * 4, CONFIG, 8, nobody)
+    assert model_digest(again) == model_digest(model)
+    assert model_digest(tiny_backbone.model) == before
+
+
+def test_a_text_that_goes_on_does_not_teach_to_end(tiny_backbone: Backbone, public_sentences: list[str]) -> None:
+    whole = [tiny_backbone.document(text, 60) for text in public_sentences * 4]
+    cut = [[token for token in document if token != tiny_backbone.end] for document in whole]
+    config = CONFIG.model_copy(update={"steps": 30, "max_tokens": 64})
+
+    def ends(documents: list[list[int]]) -> float:
+        """How likely the end is behind the last token of a text."""
+        model, _ = pretrained(tiny_backbone, documents, config, 8, nobody)
+        with torch.no_grad():
+            logits = [model(input_ids=torch.tensor([document])).logits[0, -1] for document in cut[:20]]
+        return float(torch.stack(logits).softmax(-1)[:, tiny_backbone.end].mean())
+
+    assert ends(whole) > 0.3
+    assert ends(cut) < 0.01
+
+
+def test_a_kept_model_is_the_same_input_wherever_it_lies_and_rows_in_a_call_change_rounding_alone(
+    tiny_backbone: Backbone, public_sentences: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is repeated in another directory is served from the ledger."""
+    once = CONFIG.model_copy(update={"steps": 1})
+    one, _ = pretrained(tiny_backbone, public_sentences, once, 8, nobody)
+    for name in ("here", "there"):
+        save_model(one, tiny_backbone.tokenizer, tmp_path / name, "release", "A test.")
+    bases = [ModelConfig(base=str(tmp_path / name), dtype="float32") for name in ("here", "there")]
+    assert len({tiny_backbone.digest, model_digest(one), *(load_backbone(base).digest for base in bases)}) == 2
+    monkeypatch.setattr("rayprivacy.models.pretraining.CALL_TOKENS", 32)
+    other, _ = pretrained(tiny_backbone, public_sentences, once, 8, nobody)
+    moved = [(a - b).abs().max() for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True)]
+    assert max(moved) < 1e-4  # a step of AdamW moves a weight by the learning rate
+
+
+def test_a_base_in_bfloat16_learns_although_its_numbers_are_far_apart(tiny_base: Path, public_sentences: Any) -> None:
+    base = load_backbone(ModelConfig(base=str(tiny_base), dtype="bfloat16"))
+    model, figures = pretrained(base, public_sentences * 4, CONFIG, 8, nobody)
+    assert model.dtype == torch.bfloat16
+    assert figures["loss_after"] < figures["loss_before"] - 0.3
+
+
+def test_settings_that_cannot_work_are_one_sentence(tiny_backbone: Backbone, public_sentences: list[str]) -> None:
+    for change, said in (
+        ({"max_tokens": 1024}, r"pretrain\.max_tokens is 1024, and the base model takes 512: lower it\."),
+        ({"learning_rate": 1e30}, r"pretrain\.learning_rate is 1e\+30, and training diverges: lower it\."),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            pretrained(tiny_backbone, public_sentences, CONFIG.model_copy(update=change), 8, nobody)
+
+
+RATE, STEPS = 0.01, 10
+
+
+def _loss(model: Any, slopes: Sequence[float]) -> torch.Tensor:
+    return model.weight.sum() * sum(slopes)
+
+
+def _moved(slopes: Sequence[float], guarded_steps: int | None) -> float:
+    """How far a weight moves against slopes of its loss, a step each."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    objective = Objective(_loss, len, at_once=1)
+    figures = fit(model, objective, [[slope] for slope in slopes], [1.0], RATE, nobody, "block", guarded_steps)
+    assert figures["loss_before"] == 0
+    return -model.weight.item()
+
+
+def test_the_learning_rate_falls_linearly_towards_zero() -> None:
+    assert _moved([1.0] * STEPS, None) == pytest.approx(RATE * STEPS, rel=0.01)
+    assert _moved([1.0] * STEPS, STEPS) == pytest.approx(RATE * (STEPS + 1) / 2, rel=0.01)
+
+
+def test_a_batch_of_a_large_gradient_counts_for_no_more_than_one_of_norm_1() -> None:
+    spike = [1.0, 1.0, 1000.0, *[1.0] * (STEPS - 3)]
+    assert _moved(spike, STEPS) == pytest.approx(_moved([1.0] * STEPS, STEPS), rel=1e-4)
+    assert _moved(spike, None) < 0.8 * _moved([1.0] * STEPS, None), "without the guard the steps behind it are short"
+
+
+PARTS = ("gate", "up", "down")
+BARS = ("GGUF tensors", "Loading weights", "Writing model shards", "%|")
+NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "o_proj": "attn_output"}
+NAMES |= {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+NAMES |= {f"{part}_proj": f"attn_{part}" for part in "qkv"} | {f"{part}_proj": f"ffn_{part}" for part in PARTS}
+
+
+@pytest.fixture
+def bars() -> Iterator[None]:
+    """Progress bars of transformers are on, as in a fresh process."""
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.enable_progress_bar()
+    yield
+    if not shown:
+        hf_logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="module")
+def tiny_gguf(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny_base` as a GGUF file."""
+    out = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    tokenizer = json.loads((tiny_base / "tokenizer.json").read_text())["model"]
+    model = AutoModelForCausalLM.from_pretrained(tiny_base)
+    writer = gguf.GGUFWriter(out, "llama")
+    writer.add_block_count(model.config.num_hidden_layers)
+    writer.add_context_length(model.config.max_position_embeddings)
+    writer.add_embedding_length(model.config.hidden_size)
+    writer.add_feed_forward_length(model.config.intermediate_size)
+    writer.add_head_count(model.config.num_attention_heads)
+    writer.add_head_count_kv(model.config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(model.config.rms_norm_eps)
+    writer.add_vocab_size(model.config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(sorted(tokenizer["vocab"], key=tokenizer["vocab"].get))
+    writer.add_token_types([3, 3] + [1] * (len(tokenizer["vocab"]) - 2))
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["merges"]])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    for name, weights in model.base_model.named_parameters():
+        *_, part, _ = parts = name.split(".")
+        block = f"blk.{parts[1]}." if parts[0] == "layers" else ""
+        writer.add_tensor(f"{block}{NAMES[part]}.weight", weights.detach().numpy())
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+    return out
+
+
+@pytest.mark.usefixtures("bars")
+def test_a_gguf_base_is_converted_loaded_and_saved_without_a_bar_and_other_code_has_its_own(
+    tiny_gguf: Path, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    base = load_backbone(ModelConfig(base=str(tiny_gguf), dtype="float32"))
+    save_model(base.model, base.tokenizer, tmp_path / "model", "a release", "How.")
+    shown = "".join(capfd.readouterr())
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+    assert [bar for bar in BARS if bar in shown] == []
+    model = AutoModelForCausalLM.from_pretrained(tiny_gguf.parent, gguf_file=tiny_gguf.name)
+    AutoTokenizer.from_pretrained(tiny_gguf.parent, gguf_file=tiny_gguf.name)
+    AutoModelForCausalLM.from_pretrained(tiny_base).save_pretrained(tmp_path / "other")
+    shown = "".join(capfd.readouterr())
+    assert model.config.num_hidden_layers == 2
+    assert [bar for bar in BARS if bar not in shown] == []
+
+
+@pytest.mark.usefixtures("bars")
+def test_bars_are_back_after_an_error() -> None:
+    bar = modeling_gguf_pytorch_utils.tqdm
+    with pytest.raises(OSError, match="gone"), no_progress_bars():
+        raise OSError("gone")
+    assert hf_logging.is_progress_bar_enabled()
+    assert modeling_gguf_pytorch_utils.tqdm is bar
+    hf_logging.disable_progress_bar()
+    with no_progress_bars():
+        pass
+    assert not hf_logging.is_progress_bar_enabled(), "bars that were off stay off"

@@ -1,0 +1,247 @@
+"""Control codes become counts; texts start with their prompt and stop at the end token; degenerate ones are named."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rayprivacy.core.errors import ConfigError, ReleaseError
+from rayprivacy.core.private import digest_json, digest_json_list
+from rayprivacy.generation.codes import CodedPrompts, Codes, CodesConfig
+from rayprivacy.generation.decode import cut_prompts, greedy, sample
+from rayprivacy.generation.settings import SamplingConfig
+from rayprivacy.generation.text_writers import holds_structure, is_degenerate
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.release.histogram import MAX_CELLS
+
+VALUES = {"topic": ("Mozart or Beethoven?", "What if pigs could fly?"), "stars": ("1.0", "5.0", "other")}
+CODES = Codes(CodesConfig(values=VALUES), ("topic", "stars"))
+
+
+def test_cells_and_labels_are_each_others_inverse() -> None:
+    assert CODES.cells == 3 * 3
+    labels = [CODES.labels(cell) for cell in range(CODES.cells)]
+    assert [CODES.index(values) for values in labels] == list(range(CODES.cells))
+    assert len({tuple(values.items()) for values in labels}) == CODES.cells
+    assert labels[1] == {"topic": "Mozart or Beethoven?", "stars": "5.0"}
+    assert labels[-1] == {"topic": "other", "stars": "other"}
+    assert Codes(CodesConfig(values={"stars": ("other", "1")}), ("stars",)).cells == 2, "other is not doubled"
+    none = Codes(CodesConfig(), ())
+    assert (none.cells, none.index({}), none.text(0), none.labels(0)) == (1, 0, "", {})
+    assert none.draw(none.uniform, 3, 0) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("unlisted", [{"topic": "my own secret"}, {"topic": None}, {"topic": ""}, {}, {"mood": "sad"}])
+def test_what_is_not_on_the_public_list_is_other(unlisted: dict[str, str | None]) -> None:
+    assert CODES.labels(CODES.index(unlisted | {"stars": "5.0"})) == {"topic": "other", "stars": "5.0"}
+
+
+def test_a_code_is_one_line_that_names_every_label() -> None:
+    cell = CODES.index({"topic": "Mozart or Beethoven?", "stars": "5.0"})
+    assert CODES.text(cell) == "topic: Mozart or Beethoven? | stars: 5.0\n"
+    assert len({CODES.text(cell) for cell in range(CODES.cells)}) == CODES.cells
+    assert all(CODES.text(cell).count("\n") == 1 for cell in range(CODES.cells))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"values": {"stars": ()}}, "'stars' has an empty list"),
+        ({"values": {"stars": ("1", "1")}}, "'stars' has a value twice"),
+        ({"values": {"stars": ("1\n",)}}, "'stars' has a value of several lines"),
+        ({"values": {"stars": (1, 2)}}, "valid string"),
+        *(({"noise_multiplier": sigma}, "noise_multiplier") for sigma in (0, -1, float("nan"), float("inf"))),
+        ({}, "no list for label 'stars': add its public values"),
+        ({"values": VALUES | {"stars": ("1",), "mood": ("sad",)}}, "a list for 'mood', which is none of corpus.labels"),
+    ],
+)
+def test_what_cannot_be_is_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Codes(CodesConfig.parse({"values": {"topic": ("a",)}} | keys), ("topic", "stars"))
+
+
+def test_too_many_combinations_are_refused_at_once() -> None:
+    many = {"zip": tuple(map(str, range(10_000)))}
+    start = time.process_time()
+    with pytest.raises(ConfigError, match=r"10,001 combinations of labels.*1,000 are taken: choose fewer"):
+        Codes(CodesConfig(values=many), ("zip",))
+    with pytest.raises(ConfigError, match="1,002,001 combinations"):
+        Codes(CodesConfig(values=dict.fromkeys("ab", tuple(map(str, range(1000))))), ("a", "b"))
+    assert time.process_time() - start < 1
+    assert Codes(CodesConfig(values={"zip": tuple(map(str, range(MAX_CELLS - 1)))}), ("zip",)).cells == MAX_CELLS
+
+
+def _counts(shares: list[float], n: int) -> list[int]:
+    codes = Codes(CodesConfig(values={"x": tuple(map(str, range(len(shares) - 1)))}), ("x",))
+    return np.bincount(codes.draw(np.array(shares), n, 0), minlength=len(shares)).tolist()
+
+
+def test_counts_are_the_largest_remainders_and_an_empty_cell_stays_empty() -> None:
+    assert _counts([0.55, 0.25, 0.2], 10) == [6, 2, 2]
+    assert _counts([1 / 3, 1 / 3, 1 / 3], 2) == [1, 1, 0]
+    assert _counts([0.2, 0.8], 0) == [0, 0]
+    assert _counts([1.0, 3.0], 8) == [2, 6]
+    chance = np.random.default_rng(1)
+    for n in (1, 10, 997, 100_000):
+        shares = chance.dirichlet(np.full(50, 0.1)) * (chance.random(50) > 0.3)
+        shares /= shares.sum()
+        counts = np.array(_counts(shares.tolist(), n))
+        assert counts.sum() == n
+        assert np.abs(counts - n * shares).max() < 1
+        assert not counts[shares == 0].any()
+
+
+def test_the_seed_decides_the_order_and_nothing_else() -> None:
+    shares = np.arange(1.0, 10.0)
+    first, again, other = (CODES.draw(shares, 500, seed) for seed in (3, 3, 4))
+    assert again == first != other
+    assert sorted(other) == sorted(first) != first
+    assert all(type(cell) is int for cell in first)
+    with pytest.raises(ReleaseError, match="8 shares for 9 codes"):
+        CODES.draw(np.ones(8), 3, 0)
+
+
+def test_prompts_of_cells_are_made_when_they_are_asked_for() -> None:
+    codes = Codes(CodesConfig(values={"topic": ("trains", "soup")}), ("topic",))
+    cells = codes.draw(codes.uniform, 11, 0)
+    lazy, whole = CodedPrompts(cells, codes), [(cell, codes.text(cell)) for cell in cells]
+    assert [*lazy, *lazy[3:8], lazy[-1]] == [*whole, *whole[3:8], whole[-1]]
+    assert len(lazy) == 11
+    assert digest_json_list("model", lazy) == digest_json(["model", whole]), "files of earlier versions are found again"
+
+
+PROMPTS = ["could you tell me", "it", "she went to the market to buy apples", "my favourite book"]
+
+
+def test_prompts_are_cut_within_their_bounds_and_taken_in_turn(public_sentences: list[str]) -> None:
+    cut = cut_prompts(public_sentences, SamplingConfig(texts=100, prompt_words=(2, 4)))
+    assert len(cut) == 100
+    assert {len(prompt.split()) for prompt in cut} == {2, 3, 4}
+    for place, prompt in enumerate(cut):
+        assert public_sentences[place % len(public_sentences)].startswith(prompt)
+    assert cut_prompts(["one  two"], SamplingConfig(texts=2, prompt_words=(5, 9))) == ["one two"] * 2
+    assert cut_prompts(public_sentences, SamplingConfig(texts=20, prompt_words=(2, 4))) == cut[:20]
+    assert cut_prompts(public_sentences, SamplingConfig(texts=20, prompt_words=(2, 4), seed=4)) != cut[:20]
+    for words in ([4, 1], [-3, -1]):
+        with pytest.raises(ConfigError):
+            SamplingConfig.parse({"prompt_words": words})
+
+
+def test_sampling_repeats_with_its_seed(tiny_backbone: Backbone) -> None:
+    def drawn(seed: int) -> list[list[int]]:
+        return sample(tiny_backbone.model, tiny_backbone, PROMPTS, SamplingConfig(max_tokens=12, seed=seed))
+
+    first, state = drawn(1), torch.random.get_rng_state()
+    assert drawn(1) == first != drawn(2)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    torch.rand(7)
+    assert drawn(1) == first
+
+
+def test_documents_start_with_their_prompt_and_are_bounded(tiny_backbone: Backbone) -> None:
+    for documents in (
+        sample(tiny_backbone.model, tiny_backbone, PROMPTS, SamplingConfig(max_tokens=9)),
+        greedy(tiny_backbone.model, tiny_backbone, PROMPTS, 9),
+    ):
+        assert len(documents) == len(PROMPTS)
+        for prompt, document in zip(PROMPTS, documents, strict=True):
+            prefix = tiny_backbone.prefix(prompt)
+            assert document[: len(prefix)] == prefix
+            assert len(prefix) < len(document) <= len(prefix) + 9
+
+
+def test_left_padding_does_not_change_a_continuation(tiny_backbone: Backbone) -> None:
+    together = greedy(tiny_backbone.model, tiny_backbone, PROMPTS, 8)
+    alone = [greedy(tiny_backbone.model, tiny_backbone, [prompt], 8)[0] for prompt in PROMPTS]
+    assert together == alone
+    many = greedy(tiny_backbone.model, tiny_backbone, [PROMPTS[i % len(PROMPTS)] for i in range(131)], 2)
+    assert (len(many), many[128:]) == (131, many[:3]), "more prompts than a batch"
+
+
+def test_a_text_stops_at_the_first_end_or_start_token(tiny_backbone: Backbone) -> None:
+    start, end = tiny_backbone.start, tiny_backbone.end
+    new = [[50, 51, end, end], [50, start, 52, 53], [50, 51, 52, 53], [end, 50, 51, 52]]
+    seen: dict[str, Any] = {}
+
+    def generate(ids: torch.Tensor, **settings: Any) -> torch.Tensor:
+        seen.update(settings, ids=ids)
+        return torch.cat([ids, torch.tensor(new)], 1)
+
+    model: Any = SimpleNamespace(generate=generate)
+    documents = sample(model, tiny_backbone, PROMPTS, SamplingConfig(max_tokens=4, top_k=7, top_p=0.5))
+    tails = [doc[len(tiny_backbone.prefix(prompt)) :] for prompt, doc in zip(PROMPTS, documents, strict=True)]
+    assert tails == [[50, 51, end], [50, end], [50, 51, 52, 53], [end]]
+    for prompt, ids, mask in zip(PROMPTS, seen["ids"].tolist(), seen["attention_mask"].tolist(), strict=True):
+        prefix = tiny_backbone.prefix(prompt)
+        assert (ids[-len(prefix) :], mask) == (prefix, [0] * (len(ids) - len(prefix)) + [1] * len(prefix))
+    assert seen["eos_token_id"] == sorted({start, end})
+    assert (seen["do_sample"], seen["top_k"], seen["top_p"], seen["max_new_tokens"]) == (True, 7, 0.5, 4)
+
+
+def test_texts_are_counted_while_they_are_written(tiny_backbone: Backbone) -> None:
+    done: list[int] = []
+    asked = (tiny_backbone.model, tiny_backbone, PROMPTS[:3], SamplingConfig(max_tokens=8))
+    documents = sample(*asked, batch=2, progress=done.append)
+    assert done == sorted(done)
+    assert {1, 2, 3} <= set(done) <= {0, 1, 2, 3}
+    assert documents == sample(*asked, batch=2), "who watches changes nothing"
+
+
+FINE = [
+    "no no no no, I mean it",
+    "sooooooooooo good!!!!!!!!!!!!!!!!!!!!!!!!!!",
+    "Hello............................ are you there?",
+    "7 pm?",
+    "你好吗",
+    "très bien",
+    "----------------------------- a table --------------------------------",
+    "the cat sat on the mat and the dog sat on the mat and the bird sat on the mat as well",
+    "https://example.org/a/very/long/address/with/many/parts/in/it/indeed.html",
+    "yes " + "no " * 7 + "yes",
+    "one two " * 9,  # 15 4-grams, 2 of them distinct
+]
+DEGENERATE = [
+    ("", "empty"),
+    (" \n\t\u00a0 ", "empty"),
+    ("?! ... ___ 4 \U0001f600", "no letters"),
+    ("so " * 8, "loop"),
+    ("yes " + "no " * 8 + "yes", "loop"),
+    ("I said No no NO no nO no no no to you", "loop"),
+    ("well " + "a" * 21, "loop"),
+    ("好的" * 20, "loop"),
+    ("I am not sure. " * 8, "repeats"),
+    ("a b " * 12, "repeats"),
+    ("one two three four five six seven eight nine ten eleven twelve " * 3, "repeats"),
+    ("one two " * 9 + "one", "repeats"),  # 16 4-grams
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), [*((text, None) for text in FINE), *DEGENERATE])
+def test_each_kind_is_named_and_ordinary_texts_pass(text: str, reason: str | None) -> None:
+    assert is_degenerate(text) == reason
+
+
+NAMES = {"Yield", "Event.start_?", "&", "slots"}
+
+
+def test_a_name_behind_a_bracket_is_structure() -> None:
+    for text in ("(Yield (Today))", "No (  Yield", "at six (& noon", "(Event.start_?(x", '{"slots": {}}', '[ "slots"'):
+        assert holds_structure(f"(fine) and {text}", NAMES)
+        assert not holds_structure(text, ())
+
+
+@pytest.mark.parametrize("text", ["(yes) :(", "Yield", "(Yields", "so (I slots", "((", "() Yield", "(yield)", ""])
+def test_words_and_brackets_of_sentences_are_none(text: str) -> None:
+    assert not holds_structure(text, NAMES)
+
+
+@pytest.mark.parametrize("text", ["ab" * 50_000 + "!", "abcdefgh1" * 20_000, "a " * 50_000, "x" * 19 + "y" * 19])
+def test_no_text_makes_a_rule_slow(text: str) -> None:
+    start = time.process_time()
+    is_degenerate(text * 2)
+    holds_structure(text * 2, NAMES)
+    holds_structure("( " * 100_000, NAMES)
+    assert time.process_time() - start < 1
