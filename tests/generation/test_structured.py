@@ -153,9 +153,7 @@ def _writer(backbone: Any, **structure: Any) -> StructuredWriter:
 
 
 @BOTH
-def test_a_model_that_knows_no_grammar_follows_it_under_masks(
-    kind: Any, tiny_backbone: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_knows_no_grammar_follows_it_under_masks(kind: Any, tiny_backbone: Any, monkeypatch: Any) -> None:
     if kind is LlguidanceMatcher:  # as where xgrammar is not installed
         monkeypatch.setattr("rayprivacy.structures.masks._installed", lambda package: package == "llguidance")
     writer = _writer(tiny_backbone, free_draws=2)

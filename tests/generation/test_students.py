@@ -165,18 +165,6 @@ def queries(rows: Encoded) -> Queries:
     return Queries(hidden, candidates, allowed, allowed / allowed.sum(1, keepdim=True), context)
 
 
-@pytest.fixture(scope="module")
-def votes(queries: Queries) -> torch.Tensor:
-    """Noise-free votes, which depend on the candidate token alone."""
-    taste = 3 * torch.randn(400, generator=torch.Generator().manual_seed(6))
-    return torch.softmax(taste[queries.candidates].masked_fill(~queries.allowed, -torch.inf), -1)
-
-
-@pytest.fixture(scope="module", params=[1, None], ids=["last layer", "all layers"])
-def config(request: pytest.FixtureRequest) -> StudentConfig:
-    return StudentConfig(kind="lora", layers=request.param, rank=4, steps=30, batch=30, learning_rate=1e-2)
-
-
 @dataclass(frozen=True)
 class World:
     """An untrained student, one that has learnt from votes, and what it learnt from."""
@@ -201,10 +189,12 @@ class World:
         return float(((start[name] - moved[name]) * step).sum()), (up - down) / 2
 
 
-@pytest.fixture(scope="module")
-def world(
-    config: StudentConfig, tiny_backbone: Backbone, queries: Queries, votes: torch.Tensor, rows: Encoded
-) -> World:
+@pytest.fixture(scope="module", params=[1, None], ids=["last layer", "all layers"])
+def world(request: pytest.FixtureRequest, tiny_backbone: Backbone, queries: Queries, rows: Encoded) -> World:
+    config = StudentConfig(kind="lora", layers=request.param, rank=4, steps=30, batch=30, learning_rate=1e-2)
+    taste = 3 * torch.randn(400, generator=torch.Generator().manual_seed(6))
+    # Noise-free votes, which depend on the candidate token alone.
+    votes = torch.softmax(taste[queries.candidates].masked_fill(~queries.allowed, -torch.inf), -1)
     untrained = DeepStudent.untrained(tiny_backbone, config)
     return World(untrained, untrained.distilled(queries, votes, rows, config), queries, votes, rows, config)
 
@@ -298,17 +288,18 @@ def test_without_pseudo_sentences_the_loss_is_that_of_the_votes(world: World, mo
     assert _same(world.distilled(steps=2, pseudo=False), first), "lambda has nothing to weigh against"
 
 
-def test_the_trunk_is_run_over_no_row_that_is_not_learnt_and_once_for_all_students_of_one_origin(
-    config: StudentConfig, tiny_backbone: Backbone, rows: Encoded, monkeypatch: pytest.MonkeyPatch
+def test_the_trunk_is_run_once_for_all_students_of_one_origin(
+    world: World, tiny_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
+    rows = world.rows
 
     def recorded(backbone: Backbone, cut: int, rows: Encoded, threads: int) -> Encoded:
         read.append(len(rows))
         return at_cut(backbone, cut, rows, threads)
 
     monkeypatch.setattr(layers, "at_cut", recorded)
-    untrained = DeepStudent.untrained(tiny_backbone, config)
+    untrained = DeepStudent.untrained(tiny_backbone, world.config)
     fitted = untrained.fitted(rows, steps=2, batch=1, learning_rate=1e-2, seed=0)
     again = untrained.fitted(rows, steps=0, batch=1, learning_rate=1e-2, seed=0)
     assert read == [2, 0]
@@ -332,9 +323,7 @@ def test_a_step_descends_on_the_rows_it_takes_and_on_no_other(world: World, monk
     assert found == pytest.approx(wanted, rel=2e-2, abs=2e-6)
 
 
-def test_the_merged_model_says_what_the_student_says_saves_loads_and_generates(
-    world: World, tiny_backbone: Backbone, tmp_path: Path
-) -> None:
+def test_the_merged_model_says_what_the_student_says(world: World, tiny_backbone: Backbone, tmp_path: Path) -> None:
     document = tiny_backbone.prefix("the way to the")
     row = encode(tiny_backbone, [document], 64, 1)
     expected = world.student.hidden(row)[0, : len(document)] @ tiny_backbone.head.T

@@ -112,9 +112,7 @@ def test_names_are_keyed(kept: FeatureStore, tmp_path: Path) -> None:
     assert kept.name(["ab", "c"]) == kept.name(("ab", "c"))
 
 
-def test_the_folder_is_for_the_owner_and_nothing_in_it_says_anything(
-    kept: FeatureStore, groups: dict[str, Encoded]
-) -> None:
+def test_the_folder_is_for_the_owner_and_says_nothing(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
     kept.write(groups)
     assert stat.S_IMODE(kept.folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept.folder.iterdir()} == {0o600}
@@ -135,9 +133,7 @@ def test_the_folder_is_for_the_owner_and_nothing_in_it_says_anything(
 
 @pytest.mark.parametrize("damage", [0, 20, -1, "cut short", "gone"])
 @pytest.mark.parametrize("fresh", [True, False])
-def test_a_changed_file_is_refused_and_computed_anew(
-    kept: FeatureStore, groups: Any, damage: int | str, fresh: bool
-) -> None:
+def test_a_changed_file_is_refused_and_computed_anew(kept: Any, groups: Any, damage: int | str, fresh: bool) -> None:
     kept.write(groups)
     kept.read(list(groups)[:1])
     if fresh:
@@ -163,15 +159,15 @@ def test_a_changed_file_is_refused_and_computed_anew(
 def test_a_changed_line_is_no_line(kept: FeatureStore, groups: dict[str, Encoded], change: str) -> None:
     kept.write(groups)
     path, (body,) = only(kept, ".jsonl"), lines(kept)
-    if change == "rows":
-        body["groups"][0][2] = 2
-    elif change == "name":
-        body["groups"][0][0], body["groups"][1][0] = body["groups"][1][0], body["groups"][0][0]
-    elif change == "digest":
-        body["sha256"] = "0" * 64
-    elif change == "other file":
-        kept.write({kept.name(["x"]): encoded(9)})
-        body["file"] = lines(kept)[1]["file"]
+    kept.write({kept.name(["x"]): encoded(9)})
+    (first, *_), (second, *_), _ = body["groups"]
+    body |= {
+        "rows": {"groups": [[first, 0, 2], *body["groups"][1:]]},
+        "name": {"groups": [[second, 0, 1], [first, 1, 3], body["groups"][2]]},
+        "digest": {"sha256": "0" * 64},
+        "other file": {"file": lines(kept)[1]["file"]},
+        "json": {},
+    }[change]
     path.write_text(("[1, {" if change == "json" else json.dumps(body)) + "\n")
     forget()
     assert kept.missing(list(groups)) == list(groups)

@@ -27,9 +27,7 @@ def _gradients(model: Any) -> dict[str, torch.Tensor]:
     return {name: gradient for name, gradient in zip(named, found, strict=True) if gradient is not None}
 
 
-def test_lora_trains_matrices_of_the_chosen_layers_in_float32_from_one_start(
-    tiny_backbone: Backbone,
-) -> None:
+def test_lora_trains_matrices_of_the_chosen_layers_from_one_start(tiny_backbone: Backbone) -> None:
     model = trainable(tiny_backbone, AdapterConfig(rank=4, layers=1))
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     assert all("lora_" in name and ".layers.1." in name for name in trained)

@@ -8,19 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from rayprivacy.core.errors import ConfigError, ReleaseError, ShardError
+from rayprivacy.core.keys import create_key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.manifest import part_path
 from rayprivacy.models.adapters import Basis
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import PAD, Encoded, Features, Queries, encode
+from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
-from rayprivacy.release.votes import SCALE, VoteMechanism
+from rayprivacy.release.votes import VoteMechanism
 from rayprivacy.teachers import encoding
 from rayprivacy.teachers.encoding import GroupPiece, encode_part, groups_of, is_cached, shards_of, store_recipe
 from rayprivacy.teachers.group import TeacherGroup, kind_for
@@ -30,6 +33,7 @@ from rayprivacy.teachers.votes import Question, VoteTotal
 from rayprivacy.teachers.workspace import Workspace
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # as in a teacher actor
+SCHEMA = pa.schema([("shard", pa.int32()), ("user", pa.string()), ("record", pa.int32()), ("text", pa.large_string())])
 ENCODING = TeachersConfig(count=5, max_tokens=20, row_tokens=32, max_rows=16, stack=3)
 Users = dict[str, list[str]]
 WORDS = "the sun is out and we like bread with soup so they take an early train home".split()  # noqa: SIM905
@@ -44,23 +48,42 @@ def corpus(users: int, seed: int = 0, most: int = 12) -> Users:
     return {f"user-{n}": [text() for _ in range(chance.randint(1, most))] for n in range(users)}
 
 
-def placed(users: Users, count: int = 5) -> dict[tuple[int, str], list[str]]:
-    return {(int(user.split("-")[1]) * 7 % count, user): texts for user, texts in users.items()}
+def table(users: Users, count: int = 5) -> pa.Table:
+    """Rows as `shard_corpus` writes them, for this number of teachers."""
+    placed = {(int(user.split("-")[1]) * 7 % count, user): texts for user, texts in users.items()}
+    rows = [(*who, record, text) for who in sorted(placed) for record, text in enumerate(placed[who])]
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], schema=SCHEMA)
+
+
+def write_parts(spec: GroupSpec, users: Users) -> None:
+    spec.shards.mkdir(exist_ok=True)
+    whole = table(users, spec.teachers.count)
+    for part in range(spec.teachers.parts):
+        members = pa.array(spec.teachers.members(part), pa.int32())
+        pq.write_table(whole.filter(pa.compute.is_in(whole["shard"], members)), part_path(spec.shards, part))
 
 
 @pytest.fixture
-def bare(spec_of: Any) -> GroupSpec:
-    return spec_of(ENCODING, store_recipe("base", ENCODING))
-
-
-@pytest.fixture
-def encode_users(tiny_backbone: Backbone, write_parts: Any) -> Callable[[GroupSpec, Users], None]:
-    def encoded(bare: GroupSpec, users: Users) -> None:
-        write_parts(bare, placed(users, bare.teachers.count))
-        for part in range(bare.teachers.parts):
-            encode_part(bare, part, tiny_backbone)
+def encode_all(tiny_backbone: Backbone) -> Callable[[GroupSpec, Users], GroupSpec]:
+    def encoded(spec: GroupSpec, users: Users) -> GroupSpec:
+        write_parts(spec, users)
+        for part in range(spec.teachers.parts):
+            encode_part(spec, part, tiny_backbone)
+        return spec
 
     return encoded
+
+
+@pytest.fixture
+def bare(tiny_base: Path, tmp_path: Path) -> GroupSpec:
+    """Nothing is encoded or trained yet."""
+    create_key(tmp_path / "key")
+    store = FeatureStore(tmp_path / "features", store_recipe("base", ENCODING), tmp_path / "key")
+    workspace = Workspace(tmp_path / "teachers", "recipe")
+    store.prepare()
+    workspace.prepare()
+    model, files = ModelConfig(base=str(tiny_base), dtype="float32"), (tmp_path / "basis", tmp_path / "warm")
+    return GroupSpec(model, ENCODING, PrivacyUnit.USER, tmp_path / "shards", store, *files, workspace)
 
 
 def states(bare: GroupSpec, texts: list[str]) -> Encoded:
@@ -71,33 +94,31 @@ def same(one: Encoded, two: Encoded) -> bool:
     return all(torch.equal(getattr(one, name), getattr(two, name)) for name in ("ids", "segment", "hidden"))
 
 
-def test_groups_are_users_or_shards(table_of: Any) -> None:
-    rows = table_of(placed({"user-1": ["a", "b"], "user-2": ["c"], "user-6": ["", "d"]}))
+def test_groups_are_users_or_shards() -> None:
+    rows = table({"user-1": ["a", "b"], "user-2": ["c"], "user-6": ["", "d"]})
     assert groups_of(rows, PrivacyUnit.USER, range(5)) == [[], [], [["a", "b"], ["", "d"]], [], [["c"]]]
     for unit in (PrivacyUnit.RECORD, PrivacyUnit.PHRASE):
         assert groups_of(rows, unit, range(5)) == [[], [], [["a", "b", "", "d"]], [], [["c"]]]
-    assert groups_of(table_of({}), PrivacyUnit.USER, range(3, 5)) == [[], []]
+    assert groups_of(table({}), PrivacyUnit.USER, range(3, 5)) == [[], []]
 
 
 @pytest.mark.parametrize("unit", list(PrivacyUnit))
-def test_every_shard_finds_its_own_documents(
-    bare: GroupSpec, tiny_backbone: Backbone, unit: PrivacyUnit, write_parts: Any, encode_users: Any
-) -> None:
+def test_every_shard_finds_its_own_documents(bare: Any, tiny_backbone: Any, unit: PrivacyUnit, encode_all: Any) -> None:
     bare, users = replace(bare, unit=unit), corpus(12)
-    write_parts(bare, placed(users))
+    write_parts(bare, users)
     assert not is_cached(bare, 0)
-    encode_users(bare, users)
+    encode_all(bare, users)
     for part in range(ENCODING.parts):
         assert is_cached(bare, part)
         for shard, names in zip(ENCODING.members(part), shards_of(bare, bare.teachers.members(part)), strict=True):
-            inside = [texts for (place, _), texts in sorted(placed(users).items()) if place == shard]
+            inside = [users[user] for user in sorted(users) if int(user.split("-")[1]) * 7 % 5 == shard]
             whole = inside if unit is PrivacyUnit.USER else [[text for texts in inside for text in texts]]
             for texts, found in zip(whole, bare.store.read(names), strict=True):
                 documents = [tiny_backbone.document(text, ENCODING.max_tokens) for text in texts]
                 assert same(found, encode(tiny_backbone, documents, ENCODING.row_tokens, ENCODING.max_rows))
 
 
-def test_a_users_states_do_not_depend_on_anybody_else(bare: GroupSpec, encode_users: Any, tmp_path: Path) -> None:
+def test_a_users_states_do_not_depend_on_anybody_else(bare: GroupSpec, encode_all: Any, tmp_path: Path) -> None:
     """Sensitivity rests on this: whoever joins, leaves or writes more, the others' states stay the same to the bit."""
     users = corpus(8, most=40)
     worlds = [users, {"user-3": users["user-3"]}, users | corpus(30, seed=1, most=40) | {"user-3": users["user-3"]}]
@@ -106,17 +127,15 @@ def test_a_users_states_do_not_depend_on_anybody_else(bare: GroupSpec, encode_us
         store = replace(bare.store, root=tmp_path / f"store-{number}")
         store.prepare()
         here = replace(bare, store=store, shards=tmp_path / f"shards-{number}")
-        encode_users(here, world)
+        encode_all(here, world)
         found.append(states(here, users["user-3"]))
     assert same(found[0], found[1])
     assert same(found[0], found[2])
 
 
-def test_one_changed_user_is_one_new_group(
-    bare: GroupSpec, tiny_backbone: Backbone, encode_users: Any, monkeypatch: Any
-) -> None:
+def test_one_changed_user_is_one_new_group(bare: Any, tiny_backbone: Any, encode_all: Any, monkeypatch: Any) -> None:
     users = corpus(12)
-    encode_users(bare, users)
+    encode_all(bare, users)
     computed: list[list[list[int]]] = []
 
     def recorded(backbone: Backbone, documents: list[list[int]], *rest: Any, **more: Any) -> Encoded:
@@ -124,39 +143,39 @@ def test_one_changed_user_is_one_new_group(
         return encode(backbone, documents, *rest, **more)
 
     monkeypatch.setattr(encoding, "encode", recorded)
-    encode_users(bare, users)
+    encode_all(bare, users)
     assert computed == []
     changed = users | {"user-4": [*users["user-4"], "one thing more"]}
-    encode_users(bare, changed)
+    encode_all(bare, changed)
     assert computed == [[tiny_backbone.document(text, ENCODING.max_tokens) for text in changed["user-4"]]]
-    encode_users(bare, {user: texts for user, texts in changed.items() if user != "user-5"})
+    encode_all(bare, {user: texts for user, texts in changed.items() if user != "user-5"})
     assert len(computed) == 1
 
 
 @pytest.mark.parametrize("change", [{"count": 2}, {"count": 11, "stack": 4}, {"rank": 3, "epochs": 9.0, "stack": 1}])
-def test_other_teachers_cost_no_trunk_pass(bare: GroupSpec, encode_users: Any, write_parts: Any, change: Any) -> None:
+def test_other_teachers_cost_no_trunk_pass(bare: GroupSpec, encode_all: Any, change: Any) -> None:
     users = corpus(12)
-    encode_users(bare, users)
+    encode_all(bare, users)
     teachers = ENCODING.model_copy(update=change)
     assert store_recipe("base", teachers) == bare.store.recipe
     other = replace(bare, teachers=teachers, shards=bare.shards.with_name("others"))
-    write_parts(other, placed(users, teachers.count))
+    write_parts(other, users)
     assert all(is_cached(other, part) for part in range(teachers.parts))
 
 
-def test_users_with_equal_texts_share_states_and_both_count(bare: GroupSpec, encode_users: Any) -> None:
-    encode_users(bare, {"user-1": ["so alike"], "user-6": ["so alike"]})
+def test_users_with_equal_texts_share_states_and_both_count(bare: GroupSpec, encode_all: Any) -> None:
+    encode_all(bare, {"user-1": ["so alike"], "user-6": ["so alike"]})
     names = shards_of(bare, bare.teachers.members(0))[2]
     assert len(names) == 2
     assert len(set(names)) == 1
 
 
-def test_files_are_bounded(bare: GroupSpec, encode_users: Any, monkeypatch: Any) -> None:
+def test_files_are_bounded(bare: GroupSpec, encode_all: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(encoding, "CHUNK_POSITIONS", 256)
     written: list[dict[str, Encoded]] = []
     real = FeatureStore.write
     monkeypatch.setattr(FeatureStore, "write", lambda self, groups: written.append(dict(groups)) or real(self, groups))
-    encode_users(bare, corpus(20, most=30))
+    encode_all(bare, corpus(20, most=30))
     sizes = [(len(groups), sum(one.ids.numel() for one in groups.values())) for groups in written]
     assert all(positions <= 256 or groups == 1 for groups, positions in sizes)
     assert any(groups > 1 for groups, _ in sizes)
@@ -173,7 +192,7 @@ def test_what_decides_the_states_is_in_the_recipe() -> None:
 
 @pytest.mark.parametrize("layers", [1, None])
 def test_kinds_with_layers_of_their_own_get_what_lies_below(
-    bare: GroupSpec, tiny_backbone: Backbone, encode_users: Any, layers: int | None
+    bare: GroupSpec, tiny_backbone: Backbone, encode_all: Any, layers: int | None
 ) -> None:
     teachers, texts = (
         ENCODING.model_copy(update={"kind": "lora", "layers": layers}),
@@ -182,7 +201,7 @@ def test_kinds_with_layers_of_their_own_get_what_lies_below(
     store = replace(bare.store, recipe=store_recipe("base", teachers))
     store.prepare()
     bare = replace(bare, teachers=teachers, store=store)
-    encode_users(bare, {"user-1": texts})
+    encode_all(bare, {"user-1": texts})
     found, first = states(bare, texts), tiny_backbone.document(texts[0], 20)
     ids = found.ids[0]
     assert ids[: len(first)].tolist() == first
@@ -199,8 +218,8 @@ def test_kinds_with_layers_of_their_own_get_what_lies_below(
         encoding.trunk_of(deep, tiny_backbone)
 
 
-def test_the_spec_holds_no_text_and_no_key(bare: GroupSpec, encode_users: Any) -> None:
-    encode_users(bare, {"user-1": ["the sun is out"]})
+def test_the_spec_holds_no_text_and_no_key(bare: GroupSpec, encode_all: Any) -> None:
+    encode_all(bare, {"user-1": ["the sun is out"]})
     data = pickle.dumps(bare)
     assert len(data) < 4000
     for secret in (b"user-1", b"the sun", bare.store.key_path.read_bytes()):
@@ -209,11 +228,11 @@ def test_the_spec_holds_no_text_and_no_key(bare: GroupSpec, encode_users: Any) -
 
 
 def test_pieces_of_a_part_and_of_its_files_give_the_states_of_the_whole(
-    bare: GroupSpec, tiny_backbone: Backbone, encode_users: Any, tmp_path: Path
+    bare: GroupSpec, tiny_backbone: Backbone, encode_all: Any, tmp_path: Path
 ) -> None:
     whole = replace(bare, store=replace(bare.store, root=tmp_path / "whole"))
     whole.store.prepare()
-    encode_users(whole, corpus(30))
+    encode_all(whole, corpus(30))
     names = [shards_of(bare, bare.teachers.members(part)) for part in range(ENCODING.parts)]
     for part in range(ENCODING.parts):  # two files now, cut between two users
         rows = pq.read_table(part_path(bare.shards, part))
@@ -237,30 +256,20 @@ def test_pieces_of_a_part_and_of_its_files_give_the_states_of_the_whole(
 
 
 CONFIG = TeachersConfig(count=5, max_tokens=20, row_tokens=32, max_rows=4, rank=16, max_steps=2, batch=8, stack=3)
-TEXTS = {0: ["the sun is out", "i like bread"], 1: ["play cards at home"], 3: ["take the early train " * 20]}
-TEXTS[4] = ["hello", "", "so nice"]
-WHOLE = {(shard, f"user-{shard}"): texts for shard, texts in TEXTS.items()}
+USERS = {"user-0": ["the sun is out", "i like bread"], "user-2": ["hello", "", "so nice"]}
+USERS |= {"user-3": ["play cards at home"], "user-4": ["take the early train " * 20]}  # nobody is in shard 2
 MECHANISM = VoteMechanism(queries=40, candidates=8, teachers=5, sigma=1.0)
 
 
 @pytest.fixture
-def encode_all(tiny_backbone: Backbone, write_parts: Any) -> Callable[[GroupSpec, Any], GroupSpec]:
-    def encoded(spec: GroupSpec, texts: Any) -> GroupSpec:
-        write_parts(spec, texts)
-        for part in range(CONFIG.parts):
-            encode_part(spec, part, tiny_backbone)
-        return spec
-
-    return encoded
-
-
-@pytest.fixture
-def spec(spec_of: Any, encode_all: Any, tiny_basis: Basis) -> GroupSpec:
-    found = spec_of(CONFIG, "recipe-of-the-states")
+def spec(bare: GroupSpec, encode_all: Any, tiny_basis: Basis) -> GroupSpec:
+    store = replace(bare.store, recipe=store_recipe("base", CONFIG))
+    store.prepare()
+    found = replace(bare, teachers=CONFIG, store=store)
     tensors = {name: getattr(tiny_basis, name).contiguous() for name in ("inward", "outward", "shortlist")}
     save_file(tensors, found.basis)
     save_file({"matrix": torch.eye(16) / 50}, found.warm)
-    return encode_all(found, WHOLE)
+    return encode_all(found, USERS)
 
 
 @pytest.fixture
@@ -303,9 +312,7 @@ def test_training_twice_leaves_the_files_untouched_and_a_lost_one_is_rebuilt_byt
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 5])
-def test_no_size_of_a_piece_changes_a_bit(
-    pieces: int, spec: GroupSpec, question: Question, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_size_of_a_piece_changes_a_bit(pieces: int, spec: GroupSpec, question: Question, monkeypatch: Any) -> None:
     monkeypatch.setattr("rayprivacy.teachers.spec.PIECES", pieces)
     _trained(spec)
     whole, group = _state(spec, range(5)), TeacherGroup(spec)
@@ -335,10 +342,10 @@ def test_only_teachers_that_are_missing_are_trained_and_no_trunk_is_run(spec: Gr
 
 def test_teachers_learn_from_the_documents_of_their_own_shard(spec: GroupSpec, tiny_backbone: Backbone) -> None:
     TeacherGroup(spec).train(range(3))
-    shards = [
-        encode(tiny_backbone, [tiny_backbone.document(text, 20) for text in TEXTS.get(shard, [])], 32, 4)
-        for shard in CONFIG.members(0)
+    documents = [
+        [tiny_backbone.document(text, 20) for text in USERS.get(user, [])] for user in ("user-0", "user-3", "")
     ]
+    shards = [encode(tiny_backbone, each, 32, 4) for each in documents]
     expected, found = kind_for(spec, tiny_backbone).train(shards), spec.workspace.read(range(3))
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in found)
@@ -348,7 +355,7 @@ def test_teachers_learn_from_the_documents_of_their_own_shard(spec: GroupSpec, t
 def test_one_changed_user_changes_one_teacher(spec: GroupSpec, encode_all: Any) -> None:
     TeacherGroup(spec).train(range(3))
     before = spec.workspace.read(range(3))["matrix"]
-    encode_all(spec, WHOLE | {(1, "user-1"): ["something else altogether", "and more of it " * 50]})
+    encode_all(spec, USERS | {"user-3": ["something else altogether", "and more of it " * 50]})
     TeacherGroup(spec).train(range(3))
     after = spec.workspace.read(range(3))["matrix"]
     assert torch.equal(before[[0, 2]], after[[0, 2]])
@@ -356,9 +363,7 @@ def test_one_changed_user_changes_one_teacher(spec: GroupSpec, encode_all: Any) 
     assert torch.equal(after[2], torch.zeros(16, 16)), "shard 2 has nobody"
 
 
-def test_votes_come_from_the_files_and_do_not_depend_on_grouping(
-    spec: GroupSpec, queries: Queries, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_votes_come_from_the_files_and_do_not_depend_on_grouping(spec: Any, queries: Queries, monkeypatch: Any) -> None:
     many = CONFIG.model_copy(update={"count": 25, "stack": 7})
     spec = replace(spec, teachers=many)
     draw = torch.Generator().manual_seed(4)
@@ -408,15 +413,6 @@ def test_another_question_starts_another_sum(spec: GroupSpec, question: Question
         assert group.collect(other.digest).teachers == (0, 1, 2)
         with pytest.raises(ReleaseError, match="another question"):
             group.collect(question.digest)
-
-
-def test_teachers_without_users_vote_the_centre(
-    spec: GroupSpec, queries: Queries, question: Question, encode_all: Any
-) -> None:
-    group = TeacherGroup(_trained(encode_all(spec, {})))
-    group.vote(range(5), question)
-    steps = np.rint(queries.centre.numpy() * np.float32(SCALE)).astype(np.int64)
-    assert np.array_equal(group.collect(question.digest).sums, 5 * steps)
 
 
 def test_a_vote_without_training_and_training_without_features_are_errors(spec: GroupSpec, question: Question) -> None:

@@ -87,7 +87,7 @@ def picked(state: State, teachers: list[int]) -> State:
 
 
 def same(one: State, other: State) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def loss(kind: SquareKind, matrix: torch.Tensor, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -135,19 +135,10 @@ def test_a_teacher_works_as_long_as_its_own_data_asks(make: Make, monkeypatch: p
         kind.train([shard])
         assert len(steps) == min(30, math.ceil(4 * len(kind._usable(shard.examples)) / 16))
         assert wanted in (None, len(steps))
-
-
-def test_examples_that_no_step_reaches_change_nothing(make: Make) -> None:
+    # Examples that no step reaches change nothing.
     kind, long = make(max_steps=2), random_shard(4, 40)  # 2 steps of 16 examples
     tail = changed(long, lambda hidden: torch.cat([hidden[:10], torch.full_like(hidden[10:], math.nan)]))
     assert same(kind.train([long]), kind.train([tail]))
-
-
-def test_training_moves_every_teacher_that_has_text_and_lowers_its_loss(world: World) -> None:
-    for place, shard in enumerate(world.shards[:-1]):
-        examples = vars(world.kind._usable(shard.examples))
-        after = loss(world.kind, world.trained["matrix"][place], **examples)
-        assert after < loss(world.kind, world.kind.start(), **examples) - 0.05
 
 
 def test_training_is_adamw_on_the_cross_entropy(make: Make) -> None:
@@ -172,12 +163,9 @@ def test_training_is_repeatable_and_draws_nothing_from_the_global_generator(worl
     assert not any(tensor.requires_grad for tensor in world.trained.values())
 
 
-def test_a_teacher_that_learnt_nothing_yet_is_the_public_student(world: World) -> None:
-    answers = world.answers({"matrix": world.kind.start()[None]})[:, 0]
-    assert (answers - world.queries.centre).abs().max() < 1e-6
-
-
 def test_an_empty_shard_votes_the_students_centre_exactly(world: World) -> None:
+    answers = world.answers({"matrix": world.kind.start()[None]})[:, 0]
+    assert (answers - world.queries.centre).abs().max() < 1e-6, "who learnt nothing yet is the public student"
     assert world.trained[FILLED].tolist() == [True] * 5 + [False]
     votes = world.votes([5])
     assert np.array_equal(votes, np.rint(world.queries.centre.numpy() * np.float32(SCALE)).astype(np.int64))
@@ -270,7 +258,7 @@ def test_a_query_does_not_depend_on_the_other_queries(world: World) -> None:
 
 
 def test_the_rank_may_be_less_than_that_of_the_bases(make: Make, world: World) -> None:
-    for rank in (5, 16, 40):
+    for rank in (5, 40):
         kind = make(rank)
         (answers, *_) = kind.answers(kind.train([random_shard(1, 2)]), world.queries)
         assert answers.shape == (32, 1, CANDIDATES)
@@ -303,9 +291,7 @@ class LoraWorld:
 
 
 @pytest.fixture(scope="module", params=[(1, 1), (None, 0)], ids=["last layer", "all layers"])
-def lora(
-    request: pytest.FixtureRequest, tiny_backbone: Backbone, public_rows: Encoded, public_sentences: Any, asked: Any
-) -> LoraWorld:
+def lora(request: Any, tiny_backbone: Backbone, public_rows: Encoded, public_sentences: Any, asked: Any) -> LoraWorld:
     layers, cut = request.param
     kind = LoraKind(tiny_backbone, LORA.model_copy(update={"layers": layers}), public_rows)
     assert kind.cut == cut
@@ -322,14 +308,6 @@ def lora(
     return LoraWorld(kind, shards, kind.train(shards), queries)
 
 
-def _teacher(state: State, number: int) -> State:
-    return {name: tensor[number] for name, tensor in state.items()}
-
-
-def _same(one: State, other: State) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
 @pytest.mark.parametrize("teacher", [0, 1, 3])
 def test_a_lora_teacher_does_not_depend_on_the_other_shards(teacher: int, lora: LoraWorld) -> None:
     worlds: list[Sequence[Encoded]] = [
@@ -339,7 +317,7 @@ def test_a_lora_teacher_does_not_depend_on_the_other_shards(teacher: int, lora: 
     ]
     for others in worlds:
         again = lora.kind.train([*others[:teacher], lora.shards[teacher], *others[teacher + 1 :]])
-        assert _same(_teacher(again, teacher), _teacher(lora.state, teacher))
+        assert same(picked(again, [teacher]), picked(lora.state, [teacher]))
 
 
 def test_another_process_would_train_the_same_teachers(
@@ -347,7 +325,7 @@ def test_another_process_would_train_the_same_teachers(
 ) -> None:
     torch.manual_seed(99)
     before = torch.random.get_rng_state()
-    assert _same(LoraKind(tiny_backbone, lora.kind._config, public_rows).train(lora.shards), lora.state)
+    assert same(LoraKind(tiny_backbone, lora.kind._config, public_rows).train(lora.shards), lora.state)
     assert torch.equal(torch.random.get_rng_state(), before), "nothing is drawn from the process's own generator"
 
 
@@ -355,8 +333,8 @@ def test_the_state_says_who_had_text_and_leaves_the_base_alone(lora: LoraWorld, 
     state, start = lora.state, lora.kind._upper.start
     assert state[FILLED].tolist() == [True, True, False, True]
     assert all(len(tensor) == 4 and tensor.is_contiguous() for tensor in state.values())
-    assert _same({name: state[name][2] for name in start}, start), "an empty shard keeps the public start"
-    assert not _same({name: state[name][0] for name in start}, start)
+    assert same({name: state[name][2] for name in start}, start), "an empty shard keeps the public start"
+    assert not same({name: state[name][0] for name in start}, start)
     assert not any(parameter.requires_grad for parameter in tiny_backbone.model.parameters())
     assert not any("lora" in name for name, _ in tiny_backbone.model.named_modules())
 
@@ -371,22 +349,15 @@ def test_a_teacher_expects_its_own_text_more_than_the_base_does(lora: LoraWorld,
 
     for number in (0, 1, 3):
         shard = lora.shards[number]
-        assert nll(_teacher(lora.state, number), shard) < 0.9 * nll(upper.start, shard)
-
-
-def test_answers_are_distributions_over_the_allowed_candidates(lora: LoraWorld) -> None:
-    blocks = lora.answers()
-    assert [block.shape for block in blocks] == [(32, 4, CANDIDATES), (32, 4, CANDIDATES), (6, 4, CANDIDATES)]
-    answers = torch.cat(blocks)
-    assert answers.dtype == torch.float32
-    assert torch.allclose(answers.sum(-1), torch.ones(QUERIES, 4), atol=1e-5)
-    assert not answers.transpose(1, 2)[~lora.queries.allowed].any()
+        assert nll({name: tensor[number] for name, tensor in lora.state.items()}, shard) < 0.9 * nll(upper.start, shard)
 
 
 def test_an_answer_is_that_of_the_tuned_model_read_as_a_whole(
     lora: LoraWorld, public_rows: Encoded, tiny_backbone: Backbone
 ) -> None:
     answers, queries, upper = torch.cat(lora.answers()), lora.queries, lora.kind._upper
+    assert answers.dtype == torch.float32
+    assert not answers.transpose(1, 2)[~queries.allowed].any()
     upper.load({name: lora.state[name][1] for name in upper.start})
     merged = upper.merged()
     for number in (0, 31, 69):
