@@ -79,7 +79,7 @@ def test_it_is_json_without_a_text_user_or_label_and_not_releasable(good: dict[s
         assert piece not in written
 
 
-def test_text_of_the_same_distribution_scores_like_the_reference(good: dict[str, Any]) -> None:
+def test_text_of_the_same_distribution_scores_like_the_reference(good: dict[str, Any], tiny_base: Path) -> None:
     rows = by_name(good)
     for name in ("precision", "recall", "coverage", "topic_total_variation", "distinct_2", "nearest_distance_p50"):
         assert rows[name]["synthetic"] == pytest.approx(rows[name]["reference"], abs=0.2), name
@@ -87,9 +87,7 @@ def test_text_of_the_same_distribution_scores_like_the_reference(good: dict[str,
         assert rows[name]["synthetic"] == pytest.approx(rows[name]["reference"], rel=0.25), name
     assert 0.35 < rows["nearer_to_real"]["synthetic"] < 0.65
     assert rows["accuracy"]["synthetic"] == pytest.approx(rows["accuracy"]["reference"], abs=0.15)
-
-
-def test_fidelity_is_the_mean_over_embeddings(good: dict[str, Any], tiny_base: Path) -> None:
+    # Fidelity is the mean over embeddings.
     for name in ("precision", "recall", "f1", "density", "coverage", "frechet", "mauve"):
         row = by_name(good)[name]
         assert set(row["by_embedding"]) == {str(tiny_base), "tfidf"}
@@ -167,13 +165,10 @@ def test_without_held_out_text_classifiers_are_tested_on_the_other_half() -> Non
 
 
 def test_the_halves_of_a_drawing_share_no_user() -> None:
-    drawn = draw(people(1), anonymous(people(2, users=10)), None, LSA_ONLY)
-    assert drawn.reference is not None
+    drawn: Any = draw(people(1), anonymous(people(2, users=10)), None, LSA_ONLY)
     assert not set(drawn.real.users[drawn.target]) & set(drawn.real.users[drawn.reference])
     assert len(drawn.compared) == len(drawn.reference) == 50
-
-
-def test_texts_that_are_all_the_same_can_be_compared() -> None:
+    # Texts that are all the same can be compared.
     same = plain(["ok"] * 60, [f"u{row % 40}" for row in range(60)])
     rows = compared(same, anonymous(same), same)
     assert rows["precision"]["synthetic"] == rows["coverage"]["synthetic"] == rows["mauve"]["synthetic"] == 1

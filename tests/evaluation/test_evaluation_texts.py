@@ -100,15 +100,12 @@ def test_of_many_texts_a_sample_is_kept_and_all_are_searched(tmp_path: Path, mon
     assert len(everything) == everything.summary()["texts"] == rows - 1
 
 
-def test_columns_can_be_named(tmp_path: Path) -> None:
+def test_columns_can_be_named_and_texts_without_a_user_are_users_of_their_own(tmp_path: Path) -> None:
     columns = {"message": COLUMNS["text"], "author": COLUMNS["user"], "topic": ["tea", None, "", *["x"] * 27]}
     config = EvaluationConfig(text="message", user="author", label="topic")
     found = read_texts(write(tmp_path / "a.parquet", columns), "--real", config)
     assert len(set(found.users)) == 6
     assert (found.labels or [])[:2] == ["tea", None]
-
-
-def test_texts_without_a_user_are_users_of_their_own(tmp_path: Path) -> None:
     users = ["ann", None, None, "", "ann", *["bob"] * 25]
     found = read_texts(write(tmp_path / "a.parquet", {"text": COLUMNS["text"], "user": users}), "--real", CONFIG)
     assert len(set(found.users[:5])) == 4
@@ -178,16 +175,12 @@ def test_halves_share_no_user_and_are_about_equal() -> None:
     assert again[0].tolist() != first.tolist()
     assert halves(np.zeros(100, int), 0) is None, "one user has no halves"
     assert halves(np.array([0] * 100 + [1] * 3), 0) is None
-
-
-def test_a_sample_is_drawn_once_per_seed() -> None:
+    # A sample is drawn once per seed.
     assert sample(5, 9, 0).tolist() == [0, 1, 2, 3, 4]
     drawn = sample(1000, 50, 3)
     assert len(set(drawn)) == 50
     assert drawn.tolist() == sample(1000, 50, 3).tolist() != sample(1000, 50, 4).tolist()
-
-
-def test_taking_some_numbers_the_users_anew_and_printing_shows_none() -> None:
+    # Taking some numbers the users anew, and printing shows none.
     texts: Texts = plain(["a", "b", "c", "d"], ["x", "y", "z", "z"], ["l", None, "m", "n"])
     part = texts.take(np.array([1, 3, 2]))
     assert (part.texts, part.users.tolist(), part.labels) == (["b", "d", "c"], [0, 1, 1], [None, "n", "m"])

@@ -54,15 +54,12 @@ def test_frechet_is_the_one_by_the_matrix_root(rank: int) -> None:
     assert gaussian_frechet(mean, left, other, right) == pytest.approx(expected, rel=1e-8)
 
 
-def test_frechet_of_samples_uses_their_moments() -> None:
+def test_frechet_of_samples_uses_their_moments_also_of_fewer_texts_than_dimensions() -> None:
     draw = np.random.default_rng(2)
     left, right = draw.normal(size=(300, 5)), draw.normal(1, 2, size=(200, 5))
     expected = gaussian_frechet(left.mean(0), np.cov(left.T), right.mean(0), np.cov(right.T))
     assert frechet(left, right) == pytest.approx(expected)
     assert expected == pytest.approx(5 * (1 + (2 - 1) ** 2), rel=0.3)
-
-
-def test_frechet_of_equal_samples_is_zero_also_in_fewer_texts_than_dimensions() -> None:
     few = np.random.default_rng(3).normal(size=(10, 40))
     assert frechet(few, few) == pytest.approx(0, abs=1e-9)
     assert frechet(few[:, :1], few[:, :1]) == pytest.approx(0, abs=1e-12)
@@ -117,15 +114,11 @@ def test_by_hand_on_a_line() -> None:
     assert found.covered.tolist() == [1, 1, 0]
     assert found.recalled.tolist() == [1, 1, 1]
     assert found.figures()["f1"] == pytest.approx(0.5)
-
-
-def test_equal_texts_lie_in_their_ball_of_radius_zero() -> None:
+    # Equal texts lie in their ball of radius zero.
     real = np.array([[0.0, 0.0]] * 5 + [[5.0, 5.0]] * 5)
     found = balls(real, real[:5], 3).figures()
     assert found == pytest.approx({"precision": 1, "recall": 0.5, "f1": 2 / 3, "density": 5 / 3, "coverage": 0.5})
-
-
-def test_nothing_in_common_is_zero_and_too_few_texts_are_refused() -> None:
+    # Nothing in common is zero, and too few texts are refused.
     real = np.arange(20.0)[:, None]
     assert set(balls(real, real + 1000, 3).figures().values()) == {0.0}
     with pytest.raises(ConfigError, match="neighbours is 5, and one side has 5 texts"):
@@ -160,9 +153,7 @@ def test_intervals_by_hand() -> None:
     assert mean_figure([1.0, 2.0], np.array([4, 4]), 0) == Figure(1.5), "one user has no interval"
     found = mean_figure([0.0, 1.0], np.array([0, 1]), 0)  # of four equally likely draws two give 0 or 1, two one half
     assert (found.low, found.high) == (0.0, 1.0)
-
-
-def test_the_seed_decides_and_gaps_in_numbers_do_not() -> None:
+    # The seed decides, and gaps in numbers do not.
     values = np.random.default_rng(1).normal(size=50)
     users = np.repeat(np.arange(10), 5)
     assert mean_figure(values, users, 3) == mean_figure(values, users * 7, 3)

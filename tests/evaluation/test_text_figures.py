@@ -6,24 +6,14 @@ import random
 from collections import Counter
 from typing import Any
 
-import numpy as np
 import pytest
 import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError, CorpusError
-from rayprivacy.evaluation.language import (
-    WORD_EDGES,
-    bleu,
-    distinct_n,
-    length_summary,
-    normal_words,
-    perplexity,
-    pool_bleu,
-    shared_words,
-    synthetic_metrics,
-)
+from rayprivacy.evaluation import language
+from rayprivacy.evaluation.language import bleu, distinct_n, length_summary, normal_words, perplexity, pool_bleu
 from rayprivacy.evaluation.memorisation import GRAM, shared_runs
 from rayprivacy.evaluation.settings import EvaluationConfig
 from rayprivacy.evaluation.texts import Texts, draw, plain
@@ -43,29 +33,19 @@ def test_perplexity_is_the_exponential_of_the_mean() -> None:
             perplexity(nll, tokens)
 
 
-@pytest.mark.parametrize(
-    ("hypotheses", "references", "order", "score"),
-    [
-        # 5 of 6 words, 3 of 5 pairs, 2 of 4 triples; equal lengths, so no brevity penalty
-        (HYPOTHESES[:1], REFERENCES[:1], 3, 100 * (5 / 6 * 3 / 5 * 2 / 4) ** (1 / 3)),
-        (["a b c"], ["a b c d"], 2, 100 * math.exp(1 - 4 / 3)),  # brevity penalty
-        (HYPOTHESES, REFERENCES, 4, sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score),
-        (["so do I"], ["so do I"], 4, 100),  # short texts count the orders there are
-        ([], [], 4, 0),
-        ([""], ["some text"], 4, 0),
-    ],
-)
-def test_bleu_by_hand(hypotheses: list[str], references: list[str], order: int, score: float) -> None:
-    assert bleu(hypotheses, references, order) == pytest.approx(score)
+def test_bleu_by_hand() -> None:
+    # 5 of 6 words, 3 of 5 pairs, 2 of 4 triples; equal lengths, so no brevity penalty
+    assert bleu(HYPOTHESES[:1], REFERENCES[:1], 3) == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4) ** (1 / 3))
+    assert bleu(["a b c"], ["a b c d"], 2) == pytest.approx(100 * math.exp(1 - 4 / 3)), "brevity penalty"
+    assert bleu(HYPOTHESES, REFERENCES, 4) == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score)
+    assert bleu(["so do I"], ["so do I"], 4) == pytest.approx(100), "short texts count the orders there are"
+    assert bleu([], [], 4) == bleu([""], ["some text"], 4) == 0
 
 
-def test_bleu_against_a_pool_is_that_of_sacrebleu_with_many_references() -> None:
+def test_bleu_against_a_pool_is_that_of_sacrebleu_with_many_references_and_may_leave_each_text_out() -> None:
     one = sacrebleu.sentence_bleu(HYPOTHESES[0], REFERENCES, smooth_method="exp").score
     assert pool_bleu(HYPOTHESES[:1], REFERENCES, 4) == pytest.approx(one)
     assert pool_bleu(["a b c d", "x y z w"], ["a b c d"], 4) == pytest.approx(100 / 2, abs=3)
-
-
-def test_self_bleu_leaves_each_text_out() -> None:
     assert pool_bleu(["a b c d"] * 3, ["a b c d"] * 3, 4, leave_one_out=True) == pytest.approx(100)
     alone = ["a b c d", "e f g h", "i j k l"]
     assert pool_bleu(alone, alone, 4) == pytest.approx(100)
@@ -79,7 +59,7 @@ def test_self_bleu_leaves_each_text_out() -> None:
         bleu(["a"], ["a"], 0)
 
 
-def test_distinct_by_hand() -> None:
+def test_distinct_and_shared_words_by_hand() -> None:
     texts = ["a b a b", "a b"]
     assert distinct_n(texts, 1) == 2 / 6
     assert distinct_n(texts, 2) == 2 / 4  # ab, ba of ab, ba, ab, ab: no pair runs across texts
@@ -87,32 +67,30 @@ def test_distinct_by_hand() -> None:
     assert distinct_n([], 1) == 0.0
     with pytest.raises(ConfigError):
         distinct_n(texts, 0)
+    found = language.shared_words(["the cat sat", "A dog"], ["The cat ran", "the end"])
+    assert found["word_type_overlap"] == 2 / 7  # the, cat of the, cat, sat, a, dog, ran, end
+    assert found["new_word_share"] == 2 / 5
+    assert language.shared_words([], []) == {"word_type_overlap": 0, "new_word_share": 0}
 
 
 def test_synthetic_metrics_by_hand() -> None:
     names = ("texts", "distinct_1", "distinct_2", "empty_share", "duplicate_share")
-    found, nothing = synthetic_metrics(["a b", "a b", " ", "c"]), synthetic_metrics([])
+    found, nothing = language.synthetic_metrics(["a b", "a b", " ", "c"]), language.synthetic_metrics([])
     assert [found[name] for name in names] == [4, 3 / 5, 1 / 2, 0.25, 0.25]
     assert found["words"]["mean"] == 5 / 4
     assert [nothing[name] for name in names] == [0] * 5
-
-
-def test_lengths_by_hand() -> None:
     found, nothing = length_summary(["w " * count for count in range(101)]), length_summary([])
     assert [found[name] for name in ("mean", "p5", "p50", "p95")] == [50, 5, 50, 95]
     assert [nothing[name] for name in ("mean", "p5", "p50", "p95")] == [0] * 4
-
-
-@pytest.mark.parametrize(("words", "place"), [(0, 0), (1, 1), (4, 1), (5, 2), (99, 7), (100, 8), (5000, 8)])
-def test_bins_start_at_their_edge(words: int, place: int) -> None:
-    assert length_summary(["w " * words])["histogram"]["counts"].index(1) == place
+    for words, place in ((0, 0), (1, 1), (4, 1), (5, 2), (99, 7), (100, 8), (5000, 8)):
+        assert length_summary(["w " * words])["histogram"]["counts"].index(1) == place
 
 
 @settings(max_examples=30)
 @given(st.lists(st.text(max_size=40), max_size=20))
 def test_every_text_falls_into_one_public_bin(texts: list[str]) -> None:
     found = length_summary(texts)
-    assert found["histogram"]["edges"] == list(WORD_EDGES)
+    assert found["histogram"]["edges"] == list(language.WORD_EDGES)
     assert sum(found["histogram"]["counts"]) == len(texts)
     json.dumps(found, allow_nan=False)
 
@@ -144,9 +122,7 @@ def test_grams_by_hand() -> None:
     assert found.long_enough.tolist() == [True, False, False, True]
     assert found.gram_share.tolist() == [2 / 4, 0, 0, 1]
     assert found.copied.tolist() == [False, False, False, True]
-
-
-def test_a_run_does_not_cross_texts_and_no_words_are_no_run() -> None:
+    # A run does not cross texts, and no words are no run.
     assert shared_runs(["a b", "c d", "a b c d"], [["a b", "c d"]]).longest.tolist() == [2, 2, 2]
     assert shared_runs([], [["a b"]]).longest.tolist() == []
     assert shared_runs(["!?", "a"], [["..."]]).longest.tolist() == [0, 0]
@@ -158,26 +134,18 @@ def test_capitals_punctuation_and_unicode_forms_do_not_hide_a_copy() -> None:
     found = shared_runs([copy], [[real]])
     assert found.copied.tolist() == [True]
     assert found.longest[0] >= GRAM
-
-
-@pytest.mark.parametrize(
-    ("real", "other"),
-    [
+    for real, other in (  # words have no spaces
         ("我昨天在北京大学医院看了心脏病专家。他给我开了药。", "今天天气很好。我们一起去公园散步吧。"),
         ("ฉันไปพบแพทย์โรคหัวใจที่โรงพยาบาลเมื่อวานนี้", "วันนี้อากาศดีมากเราไปเดินเล่นกัน"),
-    ],
-)
-def test_a_passage_is_found_where_words_have_no_spaces(real: str, other: str) -> None:
-    found = shared_runs([f"{other}{real[2:]}", other], [[real]])
-    assert found.longest[0] > GRAM
-    assert found.grams[0] > found.grams[1] == 0
+    ):
+        found = shared_runs([f"{other}{real[2:]}", other], [[real]])
+        assert found.longest[0] > GRAM
+        assert found.grams[0] > found.grams[1] == 0
 
 
 def test_every_real_text_is_searched() -> None:
     real = [f"w{row} x{row} y{row} z{row}" for row in range(20_000)]
-    found = shared_runs([real[19_999], "w1 x2"], [real])
-    assert found.longest.tolist() == [4, 1]
-    assert found.longest.dtype == np.int64
+    assert shared_runs([real[19_999], "w1 x2"], [real]).longest.tolist() == [4, 1]
 
 
 @pytest.mark.parametrize("size", [1, 7, 40])
@@ -189,13 +157,6 @@ def test_blocks_of_real_texts_are_as_good_as_all_at_once(size: int) -> None:
     for ours, theirs in zip(vars(found).values(), vars(whole).values(), strict=True):
         assert ours.tolist() == theirs.tolist()
     assert whole.grams.max() > 1, "the same places of different blocks are counted once"
-
-
-def test_shared_words_by_hand() -> None:
-    found = shared_words(["the cat sat", "A dog"], ["The cat ran", "the end"])
-    assert found["word_type_overlap"] == 2 / 7  # the, cat of the, cat, sat, a, dog, ran, end
-    assert found["new_word_share"] == 2 / 5
-    assert shared_words([], []) == {"word_type_overlap": 0, "new_word_share": 0}
 
 
 TRUTH = Frame("play", [("artist", "the doors"), ("year", "1967"), ("artist", "love")])
@@ -253,17 +214,13 @@ def test_the_distance_is_symmetric_and_at_most_two(first: Counter[str], second: 
     assert found == pytest.approx(chi_square(second, first))
     assert 0 <= found <= 2 + 1e-12
     assert chi_square(first, Counter({name: 3 * count for name, count in first.items()})) == pytest.approx(0)
-    assert (found > 1e-9) == any(
-        first[name] * second.total() != second[name] * first.total() for name in first | second
-    )
-
-
-def test_without_a_column_of_trees_there_is_no_figure_of_them() -> None:
-    texts = plain([f"text {number}" for number in range(60)])
-    assert tree_rows(draw(texts, texts, None, EvaluationConfig(tree="lispress"))) == []
+    shares = [(first[name] * second.total(), second[name] * first.total()) for name in first | second]
+    assert (found > 1e-9) == any(one != other for one, other in shares)
 
 
 def test_trees_by_hand() -> None:
+    texts = plain([f"text {number}" for number in range(60)])
+    assert tree_rows(draw(texts, texts, None, EvaluationConfig(tree="lispress"))) == [], "there is no column of trees"
     real = ["(A (B) (B) (C))", '(A (D "x"))']  # A 2, B 2, C 1, D 1
     synthetic = ["(A (B))", "no tree", "(E)"]  # A, B, E once each
     found = tree_figures(real, synthetic)
@@ -278,10 +235,7 @@ def test_trees_by_hand() -> None:
     assert tree_figures([], ["(A)"])["function_recall"] == word_recall([], ["a"]) == 0
 
 
-WORDS = {
-    "tea": ["green", "black", "hot", "cup", "milk", "honey"],
-    "rain": ["storm", "wind", "cloud", "wet", "grey", "umbrella"],
-}
+WORDS = {"tea": "green black hot cup milk honey".split(), "rain": "storm wind cloud wet grey umbrella".split()}  # noqa: SIM905
 
 
 def corpus(seed: int, count: int, swap: bool = False, tea: float = 0.5) -> Texts:
@@ -292,23 +246,19 @@ def corpus(seed: int, count: int, swap: bool = False, tea: float = 0.5) -> Texts
     return plain(texts, [f"{seed}-{row // 4}" for row in range(count)], labels)
 
 
-def test_good_synthetic_text_teaches_as_well_as_real_text() -> None:
+def test_good_synthetic_text_teaches_as_well_as_real_text_and_wrong_labels_do_not() -> None:
     ours, theirs, sizes = downstream(corpus(1, 200), corpus(2, 120), corpus(3, 80))
     assert ours["accuracy"].value == theirs["accuracy"].value == 1.0
     assert ours["macro_f1"].value == 1.0
     assert sizes == {"trained_on_texts": 120, "tested_on_texts": 80}
-
-
-def test_wrong_labels_teach_the_wrong_thing() -> None:
     ours, theirs, _ = downstream(corpus(1, 100), corpus(2, 100, swap=True), corpus(3, 80))
     assert ours["accuracy"].value == 0.0
     assert theirs["accuracy"].value == 1.0
 
 
 def test_the_most_frequent_label_is_that_of_the_training_text() -> None:
-    test = corpus(3, 200)
+    test: Any = corpus(3, 200)
     _, theirs, _ = downstream(corpus(1, 200, tea=0.9), corpus(2, 200), test)
-    assert test.labels is not None
     assert theirs["most_frequent_label_accuracy"].value == test.labels.count("tea") / 200
 
 
@@ -318,10 +268,7 @@ def test_macro_f1_counts_each_label_of_the_test_alike() -> None:
     ours, _, _ = downstream(corpus(1, 60), taught, test)  # says tea to everything here: F1 18/19 of tea, 0 of rain
     assert ours["macro_f1"].value == pytest.approx((18 / 19 + 0) / 2)
     assert ours["accuracy"].value == 0.9
-
-
-def test_texts_without_a_label_are_left_out() -> None:
-    assert labelled(plain(["a", "b", "c"], labels=["x", None, "y"])).texts == ["a", "c"]
+    assert labelled(plain(["a", "b", "c"], labels=["x", None, "y"])).texts == ["a", "c"], "less those without a label"
     assert labelled(plain(["a"])).texts == []
 
 
