@@ -142,17 +142,12 @@ def test_a_file_of_few_texts_or_none_is_refused(tmp_path: Path, kind: str) -> No
     assert refused(write(path, {"text": [SECRET]}), "--holdout") == f"--holdout has 1 {few}"
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_another_encoding_is_refused(tmp_path: Path, kind: str, encoding: str) -> None:
-    path = tmp_path / f"a.{kind}"
-    write(path, {"text": [f"{SECRET} café {row}" for row in range(30)]})
-    body = path.read_text().replace("\\u00e9", "é")
-    path.write_bytes(body.encode(encoding))
-    assert "--real" in refused(str(path))
-
-
 def test_what_is_not_there_and_what_is_no_corpus_is_refused(tmp_path: Path) -> None:
+    for name, encoding in (("a.csv", "latin-1"), ("a.csv", "utf-16"), ("a.jsonl", "latin-1"), ("a.jsonl", "utf-16")):
+        write(tmp_path / name, {"text": [f"{SECRET} café {row}" for row in range(30)]})
+        body = (tmp_path / name).read_text().replace("\\u00e9", "é")
+        (tmp_path / name).write_bytes(body.encode(encoding))
+        assert "--real" in refused(str(tmp_path / name))
     assert "does not exist" in refused(str(tmp_path / "none.parquet"))
     (tmp_path / "a.txt").write_text(SECRET)
     assert "no known extension" in refused(str(tmp_path / "a.txt"))

@@ -33,22 +33,17 @@ def _llama(tokenizer: Any, **settings: Any) -> Any:
     return LlamaForCausalLM(config)
 
 
-def _saved(model: Any, folder: Path) -> Any:
-    model.save_pretrained(folder)
-    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-
-
 @pytest.fixture(scope="module", params=["tied", "untied", pytest.param("bfloat16", marks=pytest.mark.exhaustive)])
 def model(request: pytest.FixtureRequest, tiny_backbone: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A base as it comes, one with a head of its own as students have, and one in bfloat16."""
     torch.manual_seed(1)
-    tokenizer = tiny_backbone.tokenizer
-    made = {
-        "tied": lambda: _llama(tokenizer, tie_word_embeddings=True),
-        "untied": lambda: _llama(tokenizer, tie_word_embeddings=False, rope_theta=1e5),
-        "bfloat16": lambda: _saved(_llama(tokenizer).to(torch.bfloat16), tmp_path_factory.mktemp("saved")),
-    }
-    return made[request.param]().eval()
+    other = {} if request.param == "bfloat16" else {"tie_word_embeddings": request.param == "tied"}
+    made = _llama(tiny_backbone.tokenizer, **other, **({"rope_theta": 1e5} if request.param == "untied" else {}))
+    if request.param == "bfloat16":
+        folder = tmp_path_factory.mktemp("saved")
+        made.to(torch.bfloat16).save_pretrained(folder)
+        made = LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    return made.eval()
 
 
 ONCE = pytest.mark.parametrize("model", ["untied"], indirect=True, scope="module")
@@ -72,28 +67,23 @@ def test_the_converted_model_has_the_logits_of_the_model(model: Any, decoder: An
         torch.testing.assert_close(decoder.logits(ids), _logits(exact, ids), rtol=1e-4, atol=1e-4)
 
 
+Shares = dict[tuple[int, ...], float]
 CONFIG = SamplingConfig(max_tokens=3, temperature=0.6, top_k=4, top_p=0.9, seed=5)
 
 
 def _filtered(logits: torch.Tensor, config: SamplingConfig) -> torch.Tensor:
     """Next-token probabilities as transformers filters them."""
     unused: Any = None
-    for made in (
-        logits_process.TemperatureLogitsWarper(config.temperature),
-        logits_process.TopKLogitsWarper(config.top_k),
-        logits_process.TopPLogitsWarper(config.top_p),
-    ):
-        logits = made(unused, logits.clone())
-    return torch.softmax(logits, -1)
+    logits = logits_process.TemperatureLogitsWarper(config.temperature)(unused, logits.clone())
+    logits = logits_process.TopKLogitsWarper(config.top_k)(unused, logits)
+    return torch.softmax(logits_process.TopPLogitsWarper(config.top_p)(unused, logits), -1)
 
 
-def _expected(
-    decoder: OnnxDecoder, documents: Documents, prefix: list[int], config: SamplingConfig
-) -> dict[tuple[int, ...], float]:
+def _expected(decoder: OnnxDecoder, documents: Documents, prefix: list[int], config: SamplingConfig) -> Shares:
     """The probability of every continuation of up to `max_tokens` tokens, one forward pass for each of its tokens."""
     open_, found = {(): 1.0}, Counter[tuple[int, ...]]()
     for _ in range(config.max_tokens):
-        longer: dict[tuple[int, ...], float] = {}
+        longer: Shares = {}
         for new, share in open_.items():
             following = _filtered(decoder.logits([*prefix, *new])[-1:], config)[0]
             for token in following.nonzero().flatten().tolist():
@@ -106,7 +96,7 @@ def _expected(
     return {**found, **open_}
 
 
-def _p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> float:
+def _p_value(counts: Counter[tuple[int, ...]], expected: Shares) -> float:
     if counts.keys() - expected.keys():
         return 0.0
     total = counts.total()

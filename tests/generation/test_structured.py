@@ -169,21 +169,17 @@ def test_a_model_that_knows_no_grammar_follows_it_under_masks(kind: Any, tiny_ba
     assert _writer(tiny_backbone, free_draws=2)([""] * 16, CONFIG) == found
 
 
-def test_without_free_draws_every_text_is_drawn_under_masks(tiny_backbone: Any) -> None:
-    writer = _writer(tiny_backbone, free_draws=0)
-    writer.freely = lambda prompts, config: pytest.fail("nothing is sampled freely")
-    assert [reason for _, reason in writer([""] * 8, CONFIG)].count(None) > 4
-    assert set(writer.counts) == {"masked_draws", "left_out"}
-
-
-def test_what_does_not_end_in_time_is_drawn_again_and_then_left_out(tiny_backbone: Any) -> None:
+def test_what_does_not_end_in_time_is_left_out_and_draws_are_those_asked_for(tiny_backbone: Any) -> None:
     writer = _writer(tiny_backbone)
     found = writer([""] * 3, CONFIG.model_copy(update={"max_tokens": 2}))
     assert [reason for _, reason in found] == ["incomplete"] * 3
     assert (writer.counts["masked_draws"], writer.counts["left_out"]) == (12, 3)
-
-
-def test_without_constraints_every_text_is_kept_and_counted(tiny_backbone: Any) -> None:
+    # Without free draws every text is drawn under masks.
+    writer = _writer(tiny_backbone, free_draws=0)
+    writer.freely = lambda prompts, config: pytest.fail("nothing is sampled freely")
+    assert [reason for _, reason in writer([""] * 8, CONFIG)].count(None) > 4
+    assert set(writer.counts) == {"masked_draws", "left_out"}
+    # Without constraints every text is kept and counted.
     writer = _writer(tiny_backbone, constrained=False)
     found = writer([""] * 4, CONFIG)
     assert [reason for _, reason in found] == [None] * 4
@@ -208,9 +204,9 @@ def test_what_is_accepted_is_drawn_no_more(tiny_backbone: Any) -> None:
 
 
 RULES = Grammar(json.dumps(SCHEMA), "json")
-PARSING = ParserConfig(source="public", steps=80, batch=16, max_tokens=16, learning_rate=1e-2)
+PARSING = ParserConfig(source="public", steps=100, batch=16, max_tokens=16, learning_rate=1e-2)
 PAIRS = [request(random.Random(seed)) for seed in range(60)]
-STRANGE = ["", " ", "\x00", "play " * 2000, "parse play\n{", "\ud83c\udfb6", '{"intent": "Stop"', "stop it\nstop it"]
+STRANGE = ["", " ", "\x00", "play " * 300, "parse play\n{", "\ud83c\udfb6", '{"intent": "Stop"', "stop it\nstop it"]
 
 
 @pytest.fixture(scope="module")
@@ -271,15 +267,11 @@ def test_a_record_that_breaks_the_model_shows_nowhere(
         parser.read("public text")  # where nothing is private, a fault is told
 
 
-def test_only_the_first_tokens_of_an_utterance_are_read(parser: Parser) -> None:
-    tokens = parser.backbone
-    assert asked("play home", tokens, 16) == "parse play home\n"
-    long = "play home " * 50
-    assert len(tokens.tokenizer.encode(asked(long, tokens, 16))) < 28
-    assert parser(long) == parser(long + "by the band")
-
-
-def test_a_saved_parser_reads_the_same(parser: Parser, tmp_path: Path) -> None:
+def test_only_first_tokens_are_read_and_a_saved_parser_reads_the_same(parser: Parser, tmp_path: Path) -> None:
     save_model(parser.backbone.model, parser.backbone.tokenizer, tmp_path / "parser", "release", "A test.")
     again = Parser(load_backbone(ModelConfig(base=str(tmp_path / "parser"), dtype="float32")), 16, 64, RULES)
     assert [again(said) for said, _ in PAIRS[:3]] == [parser(said) for said, _ in PAIRS[:3]]
+    assert asked("play home", parser.backbone, 16) == "parse play home\n"
+    long = "play home " * 50
+    assert len(parser.backbone.tokenizer.encode(asked(long, parser.backbone, 16))) < 28
+    assert parser(long) == again(long + "by the band")

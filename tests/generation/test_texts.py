@@ -21,7 +21,7 @@ VALUES = {"topic": ("Mozart or Beethoven?", "What if pigs could fly?"), "stars":
 CODES = Codes(CodesConfig(values=VALUES), ("topic", "stars"))
 
 
-def test_cells_and_labels_are_each_others_inverse() -> None:
+def test_cells_and_labels_are_each_others_inverse_and_a_code_names_them() -> None:
     assert CODES.cells == 3 * 3
     labels = [CODES.labels(cell) for cell in range(CODES.cells)]
     assert [CODES.index(values) for values in labels] == list(range(CODES.cells))
@@ -32,18 +32,16 @@ def test_cells_and_labels_are_each_others_inverse() -> None:
     none = Codes(CodesConfig(), ())
     assert (none.cells, none.index({}), none.text(0), none.labels(0)) == (1, 0, "", {})
     assert none.draw(none.uniform, 3, 0) == [0, 0, 0]
+    # A code is one line that names every label.
+    cell = CODES.index({"topic": "Mozart or Beethoven?", "stars": "5.0"})
+    assert CODES.text(cell) == "topic: Mozart or Beethoven? | stars: 5.0\n"
+    assert len({CODES.text(cell) for cell in range(CODES.cells)}) == CODES.cells
+    assert all(CODES.text(cell).count("\n") == 1 for cell in range(CODES.cells))
 
 
 @pytest.mark.parametrize("unlisted", [{"topic": "my own secret"}, {"topic": None}, {"topic": ""}, {}, {"mood": "sad"}])
 def test_what_is_not_on_the_public_list_is_other(unlisted: dict[str, str | None]) -> None:
     assert CODES.labels(CODES.index(unlisted | {"stars": "5.0"})) == {"topic": "other", "stars": "5.0"}
-
-
-def test_a_code_is_one_line_that_names_every_label() -> None:
-    cell = CODES.index({"topic": "Mozart or Beethoven?", "stars": "5.0"})
-    assert CODES.text(cell) == "topic: Mozart or Beethoven? | stars: 5.0\n"
-    assert len({CODES.text(cell) for cell in range(CODES.cells)}) == CODES.cells
-    assert all(CODES.text(cell).count("\n") == 1 for cell in range(CODES.cells))
 
 
 @pytest.mark.parametrize(
@@ -102,9 +100,7 @@ def test_the_seed_decides_the_order_and_nothing_else() -> None:
     assert all(type(cell) is int for cell in first)
     with pytest.raises(ReleaseError, match="8 shares for 9 codes"):
         CODES.draw(np.ones(8), 3, 0)
-
-
-def test_prompts_of_cells_are_made_when_they_are_asked_for() -> None:
+    # Prompts of cells are made when they are asked for.
     codes = Codes(CodesConfig(values={"topic": ("trains", "soup")}), ("topic",))
     cells = codes.draw(codes.uniform, 11, 0)
     lazy, whole = CodedPrompts(cells, codes), [(cell, codes.text(cell)) for cell in cells]
@@ -190,52 +186,39 @@ def test_texts_are_counted_while_they_are_written(tiny_backbone: Backbone) -> No
     assert documents == sample(*asked, batch=2), "who watches changes nothing"
 
 
-FINE = [
-    "no no no no, I mean it",
-    "sooooooooooo good!!!!!!!!!!!!!!!!!!!!!!!!!!",
-    "Hello............................ are you there?",
-    "7 pm?",
-    "你好吗",
-    "très bien",
-    "----------------------------- a table --------------------------------",
-    "the cat sat on the mat and the dog sat on the mat and the bird sat on the mat as well",
-    "https://example.org/a/very/long/address/with/many/parts/in/it/indeed.html",
-    "yes " + "no " * 7 + "yes",
-    "one two " * 9,  # 15 4-grams, 2 of them distinct
-]
-DEGENERATE = [
-    ("", "empty"),
-    (" \n\t\u00a0 ", "empty"),
-    ("?! ... ___ 4 \U0001f600", "no letters"),
-    ("so " * 8, "loop"),
-    ("yes " + "no " * 8 + "yes", "loop"),
-    ("I said No no NO no nO no no no to you", "loop"),
-    ("well " + "a" * 21, "loop"),
-    ("好的" * 20, "loop"),
-    ("I am not sure. " * 8, "repeats"),
-    ("a b " * 12, "repeats"),
-    ("one two three four five six seven eight nine ten eleven twelve " * 3, "repeats"),
-    ("one two " * 9 + "one", "repeats"),  # 16 4-grams
-]
+FINE = """no no no no, I mean it
+sooooooooooo good!!!!!!!!!!!!!!!!!!!!!!!!!!
+Hello............................ are you there?
+7 pm?
+你好吗
+----------------------------- a table --------------------------------
+the cat sat on the mat and the dog sat on the mat and the bird sat on the mat as well
+https://example.org/a/very/long/address/with/many/parts/in/it/indeed.html""".splitlines()
+FINE += ["yes " + "no " * 7 + "yes", "one two " * 9]  # 15 4-grams, 2 of them distinct
+COUNT = "five six seven eight nine ten eleven twelve "
+DEGENERATE = {
+    "empty": ["", " \n\t\u00a0 "],
+    "no letters": ["?! ... ___ 4 \U0001f600"],
+    "loop": ["so " * 8, "yes " + "no " * 8 + "yes", "I said No no NO no nO no no no to you", "a" * 21, "好的" * 20],
+    "repeats": ["I am not sure. " * 8, "a b " * 12, f"one two three four {COUNT}" * 3, "one two " * 9 + "one"],
+}
 
 
-@pytest.mark.parametrize(("text", "reason"), [*((text, None) for text in FINE), *DEGENERATE])
-def test_each_kind_is_named_and_ordinary_texts_pass(text: str, reason: str | None) -> None:
-    assert is_degenerate(text) == reason
+def test_each_kind_is_named_and_ordinary_texts_pass() -> None:
+    assert [text for text in FINE if is_degenerate(text)] == []
+    for reason, texts in DEGENERATE.items():
+        assert [is_degenerate(text) for text in texts] == [reason] * len(texts)
 
 
 NAMES = {"Yield", "Event.start_?", "&", "slots"}
 
 
-def test_a_name_behind_a_bracket_is_structure() -> None:
+def test_a_name_behind_a_bracket_is_structure_and_words_of_sentences_are_none() -> None:
     for text in ("(Yield (Today))", "No (  Yield", "at six (& noon", "(Event.start_?(x", '{"slots": {}}', '[ "slots"'):
         assert holds_structure(f"(fine) and {text}", NAMES)
         assert not holds_structure(text, ())
-
-
-@pytest.mark.parametrize("text", ["(yes) :(", "Yield", "(Yields", "so (I slots", "((", "() Yield", "(yield)", ""])
-def test_words_and_brackets_of_sentences_are_none(text: str) -> None:
-    assert not holds_structure(text, NAMES)
+    for text in ("(yes) :(", "Yield", "(Yields", "so (I slots", "((", "() Yield", "(yield)", ""):
+        assert not holds_structure(text, NAMES)
 
 
 @pytest.mark.parametrize("text", ["ab" * 50_000 + "!", "abcdefgh1" * 20_000, "a " * 50_000, "x" * 19 + "y" * 19])

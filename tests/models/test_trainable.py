@@ -133,14 +133,12 @@ def no_gpu_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_gpu_yet")
-def test_only_a_gpu_is_held() -> None:
+def test_only_a_gpu_is_held_and_before_the_model_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("cpu", "cuda"):
         assert repeatable(torch.device(name)) == torch.device(name)
         assert torch.are_deterministic_algorithms_enabled() is (name == "cuda")
+    torch.use_deterministic_algorithms(False)
 
-
-@pytest.mark.usefixtures("no_gpu_yet")
-def test_a_worker_of_dp_sgd_holds_its_gpu_before_the_model_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def moved(_device: torch.device) -> None:
         raise InterruptedError("the model is moved to its device")
 
