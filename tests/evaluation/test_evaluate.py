@@ -89,15 +89,12 @@ def test_text_of_the_same_distribution_scores_like_the_reference(good: dict[str,
     assert rows["accuracy"]["synthetic"] == pytest.approx(rows["accuracy"]["reference"], abs=0.15)
     # Fidelity is the mean over embeddings.
     for name in ("precision", "recall", "f1", "density", "coverage", "frechet", "mauve"):
-        row = by_name(good)[name]
+        row = rows[name]
         assert set(row["by_embedding"]) == {str(tiny_base), "tfidf"}
         for side in ("synthetic", "reference"):
             mean = sum(each[side] for each in row["by_embedding"].values()) / 2
             assert row[side] == pytest.approx(mean), name
-
-
-def test_means_over_texts_carry_intervals_and_distances_of_distributions_none(good: dict[str, Any]) -> None:
-    rows = by_name(good)
+    # Means over texts carry intervals, and distances of distributions none.
     for name in ("precision", "recall", "density", "coverage", "words_mean", "longest_run_mean", "accuracy"):
         low, high = rows[name]["synthetic_interval"]
         assert low <= rows[name]["synthetic"] <= high
@@ -127,7 +124,7 @@ def test_one_copied_text_of_two_hundred_is_found_whatever_the_sample() -> None:
     assert rows["longest_run_max"]["synthetic"] >= most - 5 > rows["longest_run_max"]["reference"]
 
 
-def test_a_generator_of_one_sentence_fails_where_it_should() -> None:
+def test_one_sentence_and_text_of_another_kind_fail_where_they_should() -> None:
     real = people(1)
     rows = compared(real, plain([real.texts[0]] * 200), None)
     assert rows["duplicate_share"]["synthetic"] > 0.9
@@ -137,9 +134,6 @@ def test_a_generator_of_one_sentence_fails_where_it_should() -> None:
     assert rows["mauve"]["synthetic"] < rows["mauve"]["reference"]
     assert rows["frechet"]["synthetic"] > 2 * rows["frechet"]["reference"]
     assert rows["topic_total_variation"]["synthetic"] > 0.5
-
-
-def test_text_of_another_kind_fails_where_it_should() -> None:
     other = plain([f"error {row}: disk {row % 7} failed with code {row % 11}" for row in range(200)])
     rows = compared(people(1), other, None)
     assert rows["precision"]["synthetic"] < 0.2 < rows["precision"]["reference"]
@@ -154,9 +148,7 @@ def test_what_is_missing_is_said() -> None:
     alone = evaluate(anonymous(few), others, None, LSA_ONLY)
     assert alone["notes"] == [NO_HOLDOUT, NO_USERS]
     assert {"perplexity", "accuracy", "nearer_to_real"}.isdisjoint(by_name(alone))
-
-
-def test_without_held_out_text_classifiers_are_tested_on_the_other_half() -> None:
+    # Without held-out text classifiers are tested on the other half.
     config = EvaluationConfig(embeddings=("tfidf",), base=None, label="label")
     found = evaluate(people(1), anonymous(people(2)), None, config)
     asked = ("real_target", "synthetic", "reference", "tested_on_texts", "trained_on_texts")

@@ -43,18 +43,7 @@ def test_frechet_of_commuting_gaussians_is_a_closed_form() -> None:
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
     found = gaussian_frechet(apart, turn @ np.diag(left) @ turn.T, np.zeros(3), turn @ np.diag(right) @ turn.T)
     assert found == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("rank", [12, 40])
-def test_frechet_is_the_one_by_the_matrix_root(rank: int) -> None:
-    draw = np.random.default_rng(rank)
-    left, right = (root @ root.T for root in draw.normal(size=(2, 12, rank)))
-    mean, other = draw.normal(size=12), draw.normal(size=12)
-    expected = ((mean - other) ** 2).sum() + np.trace(left + right - 2 * sqrtm(left @ right).real)
-    assert gaussian_frechet(mean, left, other, right) == pytest.approx(expected, rel=1e-8)
-
-
-def test_frechet_of_samples_uses_their_moments_also_of_fewer_texts_than_dimensions() -> None:
+    # That of samples uses their moments, also of fewer texts than dimensions.
     draw = np.random.default_rng(2)
     left, right = draw.normal(size=(300, 5)), draw.normal(1, 2, size=(200, 5))
     expected = gaussian_frechet(left.mean(0), np.cov(left.T), right.mean(0), np.cov(right.T))
@@ -67,7 +56,16 @@ def test_frechet_of_samples_uses_their_moments_also_of_fewer_texts_than_dimensio
         frechet(few[:1], few)
 
 
-def test_mauve_is_high_for_one_distribution_and_low_for_two() -> None:
+@pytest.mark.parametrize("rank", [12, 40])
+def test_frechet_is_the_one_by_the_matrix_root(rank: int) -> None:
+    draw = np.random.default_rng(rank)
+    left, right = (root @ root.T for root in draw.normal(size=(2, 12, rank)))
+    mean, other = draw.normal(size=12), draw.normal(size=12)
+    expected = ((mean - other) ** 2).sum() + np.trace(left + right - 2 * sqrtm(left @ right).real)
+    assert gaussian_frechet(mean, left, other, right) == pytest.approx(expected, rel=1e-8)
+
+
+def test_mauve_is_high_for_one_distribution_and_low_for_two_and_shares_by_hand() -> None:
     draw = np.random.default_rng(4)
     real, same = draw.normal(size=(2, 400, 8)).astype(np.float32)
     far = (draw.normal(size=(400, 8)) + np.array([6.0] + [0.0] * 7)).astype(np.float32)
@@ -75,9 +73,6 @@ def test_mauve_is_high_for_one_distribution_and_low_for_two() -> None:
     assert mauve(real, far, 0) < 0.3
     assert mauve(real, same, 0) == mauve(real, same, 0)
     assert mauve(np.ones((50, 4), np.float32), np.ones((50, 4), np.float32), 0) == 1.0, "one text, said by both"
-
-
-def test_shares_by_hand() -> None:
     assert total_variation([3, 1], [1, 3]) == 0.5
     assert total_variation([2, 0], [7, 0]) == 0
     # middle (1/2, 1/2): each side is 3/4 log2(3/2) + 1/4 log2(1/2)
@@ -132,9 +127,7 @@ def test_the_same_topics_have_distance_zero_and_one_that_is_left_out_is_its_shar
     found = topics.distances(texts, (TEAS + RAINS) * 6)
     assert abs(found["topic_total_variation"] - 1 / 3) < 0.1
     assert found["topic_jensen_shannon"] > 0.1
-
-
-def test_clusters_come_from_real_text_alone() -> None:
+    # Clusters come from real text alone.
     topics = Topics(TEAS * 10)
     assert topics.counts(["nothing of this was seen", "zzz"]).sum() == 2
     assert topics.count <= len(TEAS)
@@ -179,11 +172,6 @@ def test_resampling_users_covers_the_truth_and_resampling_texts_does_not() -> No
     assert hits["texts"] / WORLDS < 0.55
 
 
-def test_one_perplexity_by_hand() -> None:
-    found = perplexity_figures({"base": np.array([math.log(8)])}, np.array([1.0]), np.array([0]))
-    assert found == {"perplexity": {"base": pytest.approx(8)}, "perplexity_interval": {}, "over_base": {}}
-
-
 def test_models_are_resampled_together() -> None:
     draw = np.random.default_rng(0)
     tokens, users = draw.integers(5, 20, 400).astype(float), np.arange(400) // 4
@@ -195,9 +183,9 @@ def test_models_are_resampled_together() -> None:
     ratio = found["over_base"]["student"]
     assert ratio["ratio"] == pytest.approx(math.exp(-0.3))
     assert ratio["interval"] == pytest.approx([math.exp(-0.3)] * 2), "a gain that all users share has no spread"
-
-
-def test_texts_of_one_user_are_one_observation() -> None:
+    found = perplexity_figures({"base": np.array([math.log(8)])}, np.array([1.0]), np.array([0]))
+    assert found == {"perplexity": {"base": pytest.approx(8)}, "perplexity_interval": {}, "over_base": {}}
+    # Texts of one user are one observation.
     nll = {"base": np.repeat([20.0, 30.0, 40.0, 50.0], 100)}
     own = perplexity_figures(nll, np.full(400, 10.0), np.repeat(np.arange(4), 100))["perplexity_interval"]["base"]
     apart = perplexity_figures(nll, np.full(400, 10.0), np.arange(400))["perplexity_interval"]["base"]
@@ -241,9 +229,6 @@ def test_a_sentence_vector_is_that_of_the_text_alone(sentence_model: SentenceMod
     alone = np.concatenate([sentence_model.vectors([text]) for text in texts])
     np.testing.assert_allclose(found, alone, atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
-
-
-def test_sentences_of_one_meaning_are_near_whatever_their_words(sentence_model: SentenceModel) -> None:
     one, same, other = sentence_model.vectors(["my dog is ill", "the puppy feels sick", "shares fell on friday"])
     assert one @ same > 0.5 > 0.2 > one @ other
 

@@ -26,20 +26,17 @@ HYPOTHESES = ["the cat sat on the mat", "hello there, how are you ?", "I like te
 REFERENCES = ["the cat sat on a mat", "hello, how are you today ?", "I like green tea"]
 
 
-def test_perplexity_is_the_exponential_of_the_mean() -> None:
-    assert perplexity(10 * math.log(49152), 10) == pytest.approx(49152), "of a uniform guess, that of the vocabulary"
-    for nll, tokens in ((1.0, 0), (1.0, -3), (-1.0, 2), (math.nan, 2), (math.inf, 2), (1e6, 2)):
-        with pytest.raises(ConfigError):
-            perplexity(nll, tokens)
-
-
-def test_bleu_by_hand() -> None:
+def test_bleu_and_perplexity_by_hand() -> None:
     # 5 of 6 words, 3 of 5 pairs, 2 of 4 triples; equal lengths, so no brevity penalty
     assert bleu(HYPOTHESES[:1], REFERENCES[:1], 3) == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4) ** (1 / 3))
     assert bleu(["a b c"], ["a b c d"], 2) == pytest.approx(100 * math.exp(1 - 4 / 3)), "brevity penalty"
     assert bleu(HYPOTHESES, REFERENCES, 4) == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score)
     assert bleu(["so do I"], ["so do I"], 4) == pytest.approx(100), "short texts count the orders there are"
     assert bleu([], [], 4) == bleu([""], ["some text"], 4) == 0
+    assert perplexity(10 * math.log(49152), 10) == pytest.approx(49152), "of a uniform guess, that of the vocabulary"
+    for nll, tokens in ((1.0, 0), (1.0, -3), (-1.0, 2), (math.nan, 2), (math.inf, 2), (1e6, 2)):
+        with pytest.raises(ConfigError):
+            perplexity(nll, tokens)
 
 
 def test_bleu_against_a_pool_is_that_of_sacrebleu_with_many_references_and_may_leave_each_text_out() -> None:
@@ -126,6 +123,8 @@ def test_grams_by_hand() -> None:
     assert shared_runs(["a b", "c d", "a b c d"], [["a b", "c d"]]).longest.tolist() == [2, 2, 2]
     assert shared_runs([], [["a b"]]).longest.tolist() == []
     assert shared_runs(["!?", "a"], [["..."]]).longest.tolist() == [0, 0]
+    real = [f"w{row} x{row} y{row} z{row}" for row in range(20_000)]
+    assert shared_runs([real[19_999], "w1 x2"], [real]).longest.tolist() == [4, 1]
 
 
 def test_capitals_punctuation_and_unicode_forms_do_not_hide_a_copy() -> None:
@@ -141,11 +140,6 @@ def test_capitals_punctuation_and_unicode_forms_do_not_hide_a_copy() -> None:
         found = shared_runs([f"{other}{real[2:]}", other], [[real]])
         assert found.longest[0] > GRAM
         assert found.grams[0] > found.grams[1] == 0
-
-
-def test_every_real_text_is_searched() -> None:
-    real = [f"w{row} x{row} y{row} z{row}" for row in range(20_000)]
-    assert shared_runs([real[19_999], "w1 x2"], [real]).longest.tolist() == [4, 1]
 
 
 @pytest.mark.parametrize("size", [1, 7, 40])
@@ -178,6 +172,12 @@ def test_rates_by_hand() -> None:
     assert found.rate == 1.0
     pairs = [(TRUTH, Frame("book", TRUTH.slots)), (Frame("play", []), Frame("play", []))]
     assert all_errors(pairs).rate == 1 / 5, "over the slots of all texts"
+    # Labels that are missing or unknown are outside.
+    tags = Tags(("play",), ("artist",))
+    assert [tags.names[at] for at in tags.words("B-artist I-city", 4)] == ["B-artist", "O", "O", "O"]
+    assert tags.words(None, 2) == [2, 2]
+    assert tags.words("O O O", 1) == [2], "more labels than words"
+    assert tags.intent(None) == tags.intent("sing") == 0
 
 
 @given(FRAMES, FRAMES)
@@ -195,14 +195,6 @@ def test_spans_hold_every_word_that_has_a_slot(labels: list[str]) -> None:
     inside = [word for label, word in zip(labels, words, strict=True) if label != "O"]
     assert [word for _, said in spans(labels, words) for word in said.split()] == inside
     assert len(spans(labels, words)) >= sum(label.startswith("B") for label in labels)
-
-
-def test_labels_that_are_missing_or_unknown_are_outside() -> None:
-    tags = Tags(("play",), ("artist",))
-    assert [tags.names[at] for at in tags.words("B-artist I-city", 4)] == ["B-artist", "O", "O", "O"]
-    assert tags.words(None, 2) == [2, 2]
-    assert tags.words("O O O", 1) == [2], "more labels than words"
-    assert tags.intent(None) == tags.intent("sing") == 0
 
 
 COUNTS = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 9), min_size=1).map(Counter)
@@ -254,9 +246,6 @@ def test_good_synthetic_text_teaches_as_well_as_real_text_and_wrong_labels_do_no
     ours, theirs, _ = downstream(corpus(1, 100), corpus(2, 100, swap=True), corpus(3, 80))
     assert ours["accuracy"].value == 0.0
     assert theirs["accuracy"].value == 1.0
-
-
-def test_the_most_frequent_label_is_that_of_the_training_text() -> None:
     test: Any = corpus(3, 200)
     _, theirs, _ = downstream(corpus(1, 200, tea=0.9), corpus(2, 200), test)
     assert theirs["most_frequent_label_accuracy"].value == test.labels.count("tea") / 200
@@ -270,9 +259,6 @@ def test_macro_f1_counts_each_label_of_the_test_alike() -> None:
     assert ours["accuracy"].value == 0.9
     assert labelled(plain(["a", "b", "c"], labels=["x", None, "y"])).texts == ["a", "c"], "less those without a label"
     assert labelled(plain(["a"])).texts == []
-
-
-def test_accuracy_has_an_interval_over_users() -> None:
     test = corpus(3, 100)
     labels = ["tea" if row % 5 == 0 else label for row, label in enumerate(test.labels or [])]
     noisy = Texts(test.texts, test.users, labels)

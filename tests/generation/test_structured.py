@@ -244,9 +244,7 @@ def test_the_tree_of_a_record_depends_on_no_other_one(parser: Parser) -> None:
     first = [parser(each) for each in said]
     assert [parser(each) for each in reversed(said)][::-1] == first
     assert all(tree == UNREAD or names(tree) is not None for tree in first), "a tree, or the public constant"
-
-
-def test_what_is_no_whole_tree_is_the_public_constant(parser: Parser) -> None:
+    # What is no whole tree is the public constant.
     shorter = Parser(parser.backbone, 16, 3, RULES)
     assert {shorter(said) for said, _ in PAIRS[:3]} == {UNREAD}, "no tree is complete in three tokens"
     free = Parser(parser.backbone, 16, 64)

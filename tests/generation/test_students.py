@@ -234,9 +234,14 @@ def test_votes_pull_the_student_towards_them(world: World) -> None:
     )
     assert before > 0.2
     assert after < 0.2 * before
+    # A stored student comes back.
+    stored, expected = world.student.state(), world.student.hidden(world.rows)
+    world.untrained.hidden(world.rows)  # students of one origin share the layers they run in
+    for student in (world.untrained.restored(stored), world.student):
+        assert torch.equal(student.hidden(world.rows), expected)
 
 
-def test_learning_returns_another_student_and_repeats(world: World) -> None:
+def test_learning_returns_another_student_and_repeats(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {name: tensor.clone() for name, tensor in world.untrained.state().items()}
     noisy = torch.where(world.queries.allowed, world.votes, torch.full_like(world.votes, -1e3))
     first, again, other = (world.distilled(noisy, steps=4, seed=seed) for seed in (0, 0, 1))
@@ -244,6 +249,10 @@ def test_learning_returns_another_student_and_repeats(world: World) -> None:
     assert not _same(other, first)
     assert _same(world.distilled(steps=4), first), "votes on masked candidates count nothing"
     assert _same(world.untrained.state(), before)
+    # Without pseudo-sentences the loss is that of the votes.
+    first = world.distilled(steps=2, pseudo=False)
+    monkeypatch.setattr(deep_student, "VOTE_WEIGHT", 64.0)
+    assert _same(world.distilled(steps=2, pseudo=False), first), "lambda has nothing to weigh against"
 
 
 def test_the_gradient_of_a_step_is_that_of_the_written_loss(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,12 +287,6 @@ def test_a_step_asks_the_whole_vocabulary_at_a_few_positions(world: World, monke
     first, second = torch.cat(asked[:parts]), torch.cat(asked[parts:])
     assert first.sum() == second.sum() == 7
     assert not torch.equal(first, second)
-
-
-def test_without_pseudo_sentences_the_loss_is_that_of_the_votes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = world.distilled(steps=2, pseudo=False)
-    monkeypatch.setattr(deep_student, "VOTE_WEIGHT", 64.0)
-    assert _same(world.distilled(steps=2, pseudo=False), first), "lambda has nothing to weigh against"
 
 
 def test_the_trunk_is_run_once_for_all_students_of_one_origin(
@@ -335,13 +338,6 @@ def test_the_merged_model_says_what_the_student_says(world: World, tiny_backbone
         new = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=1, pad_token_id=0)
         assert int(new[0, len(document)]) == int(logits[-1].argmax())
         assert not any("lora" in name for name, _ in model.named_parameters())
-
-
-def test_a_stored_student_comes_back(world: World) -> None:
-    stored, expected = world.student.state(), world.student.hidden(world.rows)
-    world.untrained.hidden(world.rows)  # students of one origin share the layers they run in
-    for student in (world.untrained.restored(stored), world.student):
-        assert torch.equal(student.hidden(world.rows), expected)
 
 
 def test_a_step_takes_rows_until_they_hold_enough_and_a_pass_takes_each_once() -> None:

@@ -53,6 +53,12 @@ def test_a_document_is_cut_between_start_and_end(tiny_backbone: Backbone) -> Non
         assert tiny_backbone.document(text, most) == [start, *ids[:most]], "a text that was cut did not end"
     assert tiny_backbone.document(text, 1000) == [start, *ids, end]
     assert tiny_backbone.document("", 40) == [start, end]
+    # A prefix has no end, and text comes back without special tokens.
+    text = "grüße, 你好 and bread"
+    prefix = tiny_backbone.prefix(text)
+    assert prefix[0] == tiny_backbone.start
+    assert tiny_backbone.end not in prefix
+    assert tiny_backbone.text(prefix) == tiny_backbone.text(tiny_backbone.document(text, 1000)) == text
 
 
 def test_the_length_of_a_private_text_is_in_no_log(tiny_base: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -70,14 +76,6 @@ def test_the_length_of_a_private_text_is_in_no_log(tiny_base: Path, caplog: pyte
         assert "16" in caplog.text  # this is what it would say
     finally:
         transformers.removeHandler(caplog.handler)
-
-
-def test_a_prefix_has_no_end_and_text_comes_back_without_special_tokens(tiny_backbone: Backbone) -> None:
-    text = "grüße, 你好 and bread"
-    prefix = tiny_backbone.prefix(text)
-    assert prefix[0] == tiny_backbone.start
-    assert tiny_backbone.end not in prefix
-    assert tiny_backbone.text(prefix) == tiny_backbone.text(tiny_backbone.document(text, 1000)) == text
 
 
 def test_the_digest_names_the_weights(tiny_backbone: Backbone, tiny_base: Path, tmp_path: Path) -> None:
@@ -204,7 +202,9 @@ def test_a_tagger_is_as_large_as_its_layers_and_heads(tiny_base: Path, layers: i
 CONFIG = PretrainConfig(source="public", steps=12, batch=4, max_tokens=32, learning_rate=3e-3)
 
 
-def test_all_weights_learn_and_equal_inputs_give_equal_bits(tiny_backbone: Backbone, public_sentences: Any) -> None:
+def test_all_weights_learn_and_equal_inputs_give_equal_bits(
+    tiny_backbone: Backbone, public_sentences: Any, tiny_base: Path
+) -> None:
     before, told = tiny_backbone.digest, list[int]()
     model, figures = pretrained(tiny_backbone, public_sentences * 4, CONFIG, 8, told.append)
     assert told == list(range(1, 13))
@@ -214,6 +214,11 @@ def test_all_weights_learn_and_equal_inputs_give_equal_bits(tiny_backbone: Backb
     again, _ = pretrained(tiny_backbone, public_sentences * 4, CONFIG, 8, nobody)
     assert model_digest(again) == model_digest(model)
     assert model_digest(tiny_backbone.model) == before
+    # A base in bfloat16 learns, although its numbers are far apart.
+    base = load_backbone(ModelConfig(base=str(tiny_base), dtype="bfloat16"))
+    model, figures = pretrained(base, public_sentences * 4, CONFIG, 8, nobody)
+    assert model.dtype == torch.bfloat16
+    assert figures["loss_after"] < figures["loss_before"] - 0.3
 
 
 def test_a_text_that_goes_on_does_not_teach_to_end(tiny_backbone: Backbone, public_sentences: list[str]) -> None:
@@ -246,13 +251,6 @@ def test_a_kept_model_is_the_same_input_and_rows_in_a_call_change_rounding_alone
     other, _ = pretrained(tiny_backbone, public_sentences, once, 8, nobody)
     moved = [(a - b).abs().max() for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True)]
     assert max(moved) < 1e-4  # a step of AdamW moves a weight by the learning rate
-
-
-def test_a_base_in_bfloat16_learns_although_its_numbers_are_far_apart(tiny_base: Path, public_sentences: Any) -> None:
-    base = load_backbone(ModelConfig(base=str(tiny_base), dtype="bfloat16"))
-    model, figures = pretrained(base, public_sentences * 4, CONFIG, 8, nobody)
-    assert model.dtype == torch.bfloat16
-    assert figures["loss_after"] < figures["loss_before"] - 0.3
 
 
 def test_settings_that_cannot_work_are_one_sentence(tiny_backbone: Backbone, public_sentences: list[str]) -> None:

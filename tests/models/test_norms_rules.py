@@ -159,20 +159,17 @@ def test_what_has_no_rule_is_refused_by_kind(name: str) -> None:
         assert len(Recorder(nn.Sequential(nn.Linear(4, 4), make().requires_grad_(False))).parameters) == 2
 
 
-def test_a_gate_is_refused_when_it_is_used() -> None:
-    norm = _GatedRMSNorm(STATES)
-    recorder = Recorder(norm)
-    with pytest.raises(ConfigError, match="2 inputs"), recorder.recording():
-        norm(torch.ones(2, 3, STATES), torch.ones(2, 3, STATES))
-
-
-def test_an_axis_that_is_no_longer_the_rows_is_refused() -> None:
+def test_a_gate_and_an_axis_that_is_no_longer_the_rows_are_refused() -> None:
     model = nn.Sequential(nn.Flatten(0, 1), nn.Linear(STATES, 1), nn.Unflatten(0, (ROWS, TOKENS)))
     recorder = Recorder(model)
     with recorder.recording():
         losses = model(torch.ones(ROWS, TOKENS, STATES)).sum((1, 2))
     with pytest.raises(ConfigError, match="shape \\[20, 1\\] for 4 rows"):
         recorder.differentiate(losses)
+    norm = _GatedRMSNorm(STATES)
+    recorder = Recorder(norm)
+    with pytest.raises(ConfigError, match="2 inputs"), recorder.recording():
+        norm(torch.ones(2, 3, STATES), torch.ones(2, 3, STATES))
 
 
 UNITS, VOCABULARY, WIDTH = 5, 23, 7

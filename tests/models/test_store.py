@@ -79,6 +79,14 @@ def test_groups_come_back_in_any_order(kept: FeatureStore, groups: dict[str, Enc
             assert len(found) == len(names)
             assert all(same(one, groups[name]) for one, name in zip(found, names, strict=True))
         forget()
+    # A read maps the file and touches its own rows.
+    kept.write(groups)
+    (found,) = kept.read(list(groups)[:1])
+    with open("/proc/self/maps") as maps:
+        mapped = [line for line in maps if only(kept, ".safetensors").name in line]
+    assert mapped
+    assert all(line.split()[1][1] == "-" or line.split()[1][3] == "p" for line in mapped), "the file is never written"
+    assert len(found) == 1
 
 
 def test_what_is_missing(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
@@ -225,13 +233,3 @@ def test_clear_deletes_the_store_and_nothing_else(kept: FeatureStore, groups: di
     assert not kept.folder.exists()
     assert kept.missing(list(groups)) == list(groups)
     kept.clear()
-
-
-def test_a_read_maps_the_file_and_touches_its_own_rows(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
-    kept.write(groups)
-    (found,) = kept.read(list(groups)[:1])
-    with open("/proc/self/maps") as maps:
-        mapped = [line for line in maps if only(kept, ".safetensors").name in line]
-    assert mapped
-    assert all(line.split()[1][1] == "-" or line.split()[1][3] == "p" for line in mapped), "the file is never written"
-    assert len(found) == 1

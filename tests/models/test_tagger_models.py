@@ -35,16 +35,13 @@ def _padded(lines: list[list[int]]) -> tuple[Tensor, Tensor]:
     return torch.tensor([line + [END] * (width - len(line)) for line in lines]), torch.tensor(real)
 
 
-def test_words_and_their_first_bytes_become_one_line() -> None:
+def test_words_and_their_first_bytes_become_one_line_and_are_taken_apart_again() -> None:
     read = TOKENIZER("Play zý " + "x" * 40)
     known, unknown = [FIRST_WORD + 1, *b"Play"], [UNKNOWN, *"zý".encode()]
     assert read["input_ids"] == [*known, *unknown, UNKNOWN, *b"x" * bilstm.MOST_BYTES]
     assert read["offset_mapping"] == [(0, 4)] * 5 + [(5, 7)] * 4 + [(8, 48)] * (1 + bilstm.MOST_BYTES)
     assert TOKENIZER("") == {"input_ids": [], "offset_mapping": []}
     assert TOKENIZER("\ud800")["input_ids"] == [UNKNOWN, *b"?"], "half a character, which has no bytes"
-
-
-def test_words_and_letters_are_taken_apart_again() -> None:
     ids, real = _padded([[START, FIRST_WORD, *b"the", UNKNOWN, *b"zoo", END], [START, UNKNOWN, *b"a", END]])
     is_word = (ids >= BYTES) & real
     words, letters = bilstm._taken_apart(ids, is_word, is_word.cumsum(1) - 1, real)
@@ -120,9 +117,7 @@ def test_a_row_is_the_same_to_the_last_bit_whatever_stands_in_the_others(given: 
     same = labels.where(torch.arange(4)[:, None] == 1, labels.flip(1))
     first, second = gradient(emissions, labels, LENGTHS), gradient(changed, same, others)
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-
-
-def test_a_row_without_words_has_no_loss_and_no_gradient(given: tuple[Tensor, Tensor, Tensor]) -> None:
+    # A row without words has no loss and no gradient.
     emissions, labels, transitions = given
     inputs = emissions.requires_grad_(), transitions.requires_grad_()
     losses = negative_log_likelihood(inputs[0], labels, LENGTHS, inputs[1])

@@ -100,6 +100,11 @@ def test_groups_are_users_or_shards() -> None:
     for unit in (PrivacyUnit.RECORD, PrivacyUnit.PHRASE):
         assert groups_of(rows, unit, range(5)) == [[], [], [["a", "b", "", "d"]], [], [["c"]]]
     assert groups_of(table({}), PrivacyUnit.USER, range(3, 5)) == [[], []]
+    # What decides the states is in the recipe.
+    changes: list[dict[str, Any]] = [{}, {"max_tokens": 10}, {"row_tokens": 64}, {"max_rows": 5}]
+    changes += [{"kind": "lora", "layers": layers} for layers in (None, 1, 2)]
+    ours = [store_recipe("base", ENCODING.model_copy(update=change)) for change in changes]
+    assert len({*ours, store_recipe("other", ENCODING)}) == 8
 
 
 @pytest.mark.parametrize("unit", list(PrivacyUnit))
@@ -168,6 +173,12 @@ def test_users_with_equal_texts_share_states_and_both_count(bare: GroupSpec, enc
     names = shards_of(bare, bare.teachers.members(0))[2]
     assert len(names) == 2
     assert len(set(names)) == 1
+    # The spec holds no text and no key.
+    data = pickle.dumps(bare)
+    assert len(data) < 4000
+    for secret in (b"user-1", b"alike", bare.store.key_path.read_bytes()):
+        assert secret not in data
+    assert not any(word in path.name for path in bare.store.folder.iterdir() for word in ("user", "alike"))
 
 
 def test_files_are_bounded(bare: GroupSpec, encode_all: Any, monkeypatch: Any) -> None:
@@ -183,21 +194,12 @@ def test_files_are_bounded(bare: GroupSpec, encode_all: Any, monkeypatch: Any) -
     assert all(is_cached(bare, part) for part in range(ENCODING.parts))
 
 
-def test_what_decides_the_states_is_in_the_recipe() -> None:
-    changes: list[dict[str, Any]] = [{}, {"max_tokens": 10}, {"row_tokens": 64}, {"max_rows": 5}]
-    changes += [{"kind": "lora", "layers": layers} for layers in (None, 1, 2)]
-    ours = [store_recipe("base", ENCODING.model_copy(update=change)) for change in changes]
-    assert len({*ours, store_recipe("other", ENCODING)}) == 8
-
-
 @pytest.mark.parametrize("layers", [1, None])
 def test_kinds_with_layers_of_their_own_get_what_lies_below(
     bare: GroupSpec, tiny_backbone: Backbone, encode_all: Any, layers: int | None
 ) -> None:
-    teachers, texts = (
-        ENCODING.model_copy(update={"kind": "lora", "layers": layers}),
-        ["the sun is out", "we like bread"],
-    )
+    texts = ["the sun is out", "we like bread"]
+    teachers = ENCODING.model_copy(update={"kind": "lora", "layers": layers})
     store = replace(bare.store, recipe=store_recipe("base", teachers))
     store.prepare()
     bare = replace(bare, teachers=teachers, store=store)
@@ -216,15 +218,6 @@ def test_kinds_with_layers_of_their_own_get_what_lies_below(
     deep = replace(bare, teachers=teachers.model_copy(update={"layers": 3}))
     with pytest.raises(ConfigError, match="layers is 3"):
         encoding.trunk_of(deep, tiny_backbone)
-
-
-def test_the_spec_holds_no_text_and_no_key(bare: GroupSpec, encode_all: Any) -> None:
-    encode_all(bare, {"user-1": ["the sun is out"]})
-    data = pickle.dumps(bare)
-    assert len(data) < 4000
-    for secret in (b"user-1", b"the sun", bare.store.key_path.read_bytes()):
-        assert secret not in data
-    assert not any(word in path.name for path in bare.store.folder.iterdir() for word in ("user", "sun"))
 
 
 def test_pieces_of_a_part_and_of_its_files_give_the_states_of_the_whole(

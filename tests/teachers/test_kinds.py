@@ -320,16 +320,9 @@ def test_a_lora_teacher_does_not_depend_on_the_other_shards(teacher: int, lora: 
         assert same(picked(again, [teacher]), picked(lora.state, [teacher]))
 
 
-def test_another_process_would_train_the_same_teachers(
+def test_the_state_says_who_had_text_and_leaves_the_base_alone(
     lora: LoraWorld, tiny_backbone: Backbone, public_rows: Encoded
 ) -> None:
-    torch.manual_seed(99)
-    before = torch.random.get_rng_state()
-    assert same(LoraKind(tiny_backbone, lora.kind._config, public_rows).train(lora.shards), lora.state)
-    assert torch.equal(torch.random.get_rng_state(), before), "nothing is drawn from the process's own generator"
-
-
-def test_the_state_says_who_had_text_and_leaves_the_base_alone(lora: LoraWorld, tiny_backbone: Backbone) -> None:
     state, start = lora.state, lora.kind._upper.start
     assert state[FILLED].tolist() == [True, True, False, True]
     assert all(len(tensor) == 4 and tensor.is_contiguous() for tensor in state.values())
@@ -337,6 +330,15 @@ def test_the_state_says_who_had_text_and_leaves_the_base_alone(lora: LoraWorld, 
     assert not same({name: state[name][0] for name in start}, start)
     assert not any(parameter.requires_grad for parameter in tiny_backbone.model.parameters())
     assert not any("lora" in name for name, _ in tiny_backbone.model.named_modules())
+    queries = lora.queries
+    logits = torch.einsum("qw,qkw->qk", queries.hidden, tiny_backbone.head[queries.candidates])
+    expected = torch.softmax(logits.masked_fill(~queries.allowed, -torch.inf), -1)
+    assert torch.allclose(torch.cat(lora.answers())[:, 2], expected, atol=1e-5)
+    # Another process would train the same teachers.
+    torch.manual_seed(99)
+    before = torch.random.get_rng_state()
+    assert same(LoraKind(tiny_backbone, lora.kind._config, public_rows).train(lora.shards), lora.state)
+    assert torch.equal(torch.random.get_rng_state(), before), "nothing is drawn from the process's own generator"
 
 
 def test_a_teacher_expects_its_own_text_more_than_the_base_does(lora: LoraWorld, tiny_backbone: Backbone) -> None:
@@ -370,13 +372,6 @@ def test_an_answer_is_that_of_the_tuned_model_read_as_a_whole(
         logits = tiny_backbone.head[queries.candidates[number]] @ final
         expected = torch.softmax(logits.masked_fill(~queries.allowed[number], -torch.inf), -1)
         assert torch.allclose(answers[number, 1], expected, atol=1e-4)
-
-
-def test_an_empty_shard_answers_as_the_public_model(lora: LoraWorld, tiny_backbone: Backbone) -> None:
-    queries = lora.queries
-    logits = torch.einsum("qw,qkw->qk", queries.hidden, tiny_backbone.head[queries.candidates])
-    expected = torch.softmax(logits.masked_fill(~queries.allowed, -torch.inf), -1)
-    assert torch.allclose(torch.cat(lora.answers())[:, 2], expected, atol=1e-5)
 
 
 def test_neither_other_queries_nor_other_teachers_change_an_answer(lora: LoraWorld) -> None:
