@@ -25,7 +25,6 @@ from rayprivacy.structures.grammar import Grammar, lispress
 from rayprivacy.structures.masks import LlguidanceMatcher, Matcher, XgrammarMatcher, check_grammar
 from rayprivacy.structures.trees import names, parse, written
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 pytest.importorskip("xgrammar")
 pytest.importorskip("llguidance")
 GRAMMAR = Grammar(lispress([*FUNCTIONS, *DAYS.values()]))

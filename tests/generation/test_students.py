@@ -57,15 +57,18 @@ class HeadWorld:
             return start.matrix - self.distilled(start, votes.float(), steps=1, batch=256, learning_rate=1.0).matrix
 
 
+def _queries(hidden: torch.Tensor, context: torch.Tensor) -> Queries:
+    draw = torch.Generator().manual_seed(3)
+    candidates = torch.stack([torch.randperm(400, generator=draw)[:CANDIDATES] for _ in hidden])
+    allowed = torch.rand(candidates.shape, generator=draw) < 0.8
+    allowed[:, :2] = True
+    return Queries(hidden, candidates, allowed, allowed / allowed.sum(1, keepdim=True), context)
+
+
 @pytest.fixture(scope="module")
 def head(tiny_basis: Basis, tiny_features: Features, tiny_backbone: Backbone) -> HeadWorld:
     target = HeadAdapter(tiny_basis, torch.randn(16, 16, generator=torch.Generator().manual_seed(8)))
-    draw = torch.Generator().manual_seed(3)
-    hidden = tiny_features.hidden[:60].float()
-    candidates = torch.stack([torch.randperm(400, generator=draw)[:CANDIDATES] for _ in range(60)])
-    allowed = torch.rand(60, CANDIDATES, generator=draw) < 0.8
-    allowed[:, 0] = True
-    queries = Queries(hidden, candidates, allowed, allowed / allowed.sum(1, keepdim=True), torch.zeros(60, 2).long())
+    queries = _queries(tiny_features.hidden[:60].float(), torch.zeros(60, 2).long())
     return HeadWorld(queries, target, tiny_features, tiny_backbone.head)
 
 
@@ -145,24 +148,6 @@ def test_the_adapted_model_generates_from_the_adapted_head(head: HeadWorld, tiny
     assert after < before - 0.5
 
 
-@pytest.fixture(scope="module")
-def rows(tiny_backbone: Backbone, public_sentences: list[str]) -> Encoded:
-    """More than the trained layers take at once."""
-    return encode(tiny_backbone, [tiny_backbone.document(text, 40) for text in public_sentences * 4], 64, 10)
-
-
-@pytest.fixture(scope="module")
-def queries(rows: Encoded) -> Queries:
-    draw = torch.Generator().manual_seed(3)
-    context = rows.predicts[:9].nonzero()
-    context = context[torch.randperm(len(context), generator=draw)[:60]]
-    candidates = torch.stack([torch.randperm(400, generator=draw)[:CANDIDATES] for _ in range(60)])
-    allowed = torch.rand(60, CANDIDATES, generator=draw) < 0.8
-    allowed[:, :2] = True
-    hidden = rows.hidden[context[:, 0], context[:, 1]].float()
-    return Queries(hidden, candidates, allowed, allowed / allowed.sum(1, keepdim=True), context)
-
-
 @dataclass(frozen=True)
 class World:
     """An untrained student, one that has learnt from votes, and what it learnt from."""
@@ -188,7 +173,12 @@ class World:
 
 
 @pytest.fixture(scope="module", params=[1, None], ids=["last layer", "all layers"])
-def world(request: pytest.FixtureRequest, tiny_backbone: Backbone, queries: Queries, rows: Encoded) -> World:
+def world(request: pytest.FixtureRequest, tiny_backbone: Backbone, public_sentences: list[str]) -> World:
+    # More rows than the trained layers take at once.
+    rows = encode(tiny_backbone, [tiny_backbone.document(text, 40) for text in public_sentences * 4], 64, 10)
+    context = rows.predicts[:9].nonzero()
+    context = context[torch.randperm(len(context), generator=torch.Generator().manual_seed(3))[:60]]
+    queries = _queries(rows.hidden[context[:, 0], context[:, 1]].float(), context)
     config = StudentConfig(kind="lora", layers=request.param, rank=4, steps=30, batch=30, learning_rate=1e-2)
     taste = 3 * torch.randn(400, generator=torch.Generator().manual_seed(6))
     # Noise-free votes, which depend on the candidate token alone.
@@ -228,10 +218,8 @@ def test_the_untrained_student_is_the_base(world: World, tiny_backbone: Backbone
 def test_votes_pull_the_student_towards_them(world: World) -> None:
     votes, allowed = world.votes, world.queries.allowed
     least = float(-(votes * votes.clamp_min(1e-30).log()).sum(1).mean())
-    before, after = (
-        float(vote_loss(_logits(one, world.queries, world.rows), votes, allowed)) - least
-        for one in (world.untrained, world.student)
-    )
+    logits = [_logits(one, world.queries, world.rows) for one in (world.untrained, world.student)]
+    before, after = (float(vote_loss(each, votes, allowed)) - least for each in logits)
     assert before > 0.2
     assert after < 0.2 * before
     # A stored student comes back.
@@ -289,11 +277,8 @@ def test_a_step_asks_the_whole_vocabulary_at_a_few_positions(world: World, monke
     assert not torch.equal(first, second)
 
 
-def test_the_trunk_is_run_once_for_all_students_of_one_origin(
-    world: World, tiny_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[int] = []
-    rows = world.rows
+def test_the_trunk_is_run_once_for_students_of_one_origin(world: World, tiny_backbone: Any, monkeypatch: Any) -> None:
+    rows, read = world.rows, list[int]()
 
     def recorded(backbone: Backbone, cut: int, rows: Encoded, threads: int) -> Encoded:
         read.append(len(rows))

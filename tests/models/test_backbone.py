@@ -34,7 +34,6 @@ from rayprivacy.tagging.settings import TaggerConfig, tagger_size
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
-WHOLE = '{"hidden_size": 8, "vocab_size": 9, "num_layers": 1}'
 
 
 def test_the_base_is_frozen_and_its_head_is_the_models_own(tiny_backbone: Backbone) -> None:
@@ -174,29 +173,28 @@ def test_a_directory_tells_its_size(tiny_base: Path, tiny_backbone: Backbone) ->
     assert size_of("smollm2-135m") == ModelSize(49152 * 576 + layers + 576, 49152, 576, 30), "a name needs no file"
 
 
-@pytest.mark.parametrize("config", [None, "{", "[]", '{"hidden_size": 8}', WHOLE])
-def test_what_is_not_known_has_no_size(tmp_path: Path, config: str | None) -> None:
-    if config is not None:
-        (tmp_path / "config.json").write_text(config)
-        (tmp_path / "model.safetensors").write_bytes(b"short")
+def test_what_is_not_known_has_no_size(tmp_path: Path) -> None:
     assert size_of(str(tmp_path)) is UNKNOWN_SIZE
+    (tmp_path / "model.safetensors").write_bytes(b"short")
+    for config in ("{", "[]", '{"hidden_size": 8}', '{"hidden_size": 8, "vocab_size": 9, "num_layers": 1}'):
+        (tmp_path / "config.json").write_text(config)
+        assert size_of(str(tmp_path)) is UNKNOWN_SIZE
     assert size_of("some/model-of-a-hub") is UNKNOWN_SIZE
     assert math.isnan(tagger_size(TaggerConfig(base="some/model-of-a-hub"), heads_alone=False).forward(1))
 
 
 @pytest.mark.parametrize("layers", [None, 1, 2])
 def test_a_tagger_is_as_large_as_its_layers_and_heads(tiny_base: Path, layers: int | None) -> None:
-    names = {"intents": ("eat",), "slots": ("food", "place")}
-    backbone = load_backbone(TaggerConfig(base=str(tiny_base), layers=layers, dtype="float32", **names))
+    names = {"intents": ("eat",), "slots": ("food", "place"), "dtype": "float32"}
+    config = TaggerConfig(base=str(tiny_base), layers=layers, **names)
+    backbone = load_backbone(config)
     weights = {name: each.numel() for name, each in backbone.model.named_parameters() if each.dim() == 2}
     computed = sum(count for name, count in weights.items() if "embed" not in name)
-    config = TaggerConfig(base=str(tiny_base), layers=layers, **names)
     whole, heads = (tagger_size(config, heads_alone=alone) for alone in (False, True))
     assert whole.parameters == pytest.approx(computed, rel=0.01), "without norms and biases"
     assert whole.forward(10) == heads.forward(10)
     assert whole.trained(10) == 3 * whole.forward(10)
-    head = 7 * 64
-    assert heads.trained(10) == pytest.approx(heads.forward(10) + 2 * 2 * head * 10)
+    assert heads.trained(10) == pytest.approx(heads.forward(10) + 2 * 2 * 7 * 64 * 10), "of its heads"
 
 
 CONFIG = PretrainConfig(source="public", steps=12, batch=4, max_tokens=32, learning_rate=3e-3)
@@ -312,20 +310,15 @@ def tiny_gguf(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     tokenizer = json.loads((tiny_base / "tokenizer.json").read_text())["model"]
     model = AutoModelForCausalLM.from_pretrained(tiny_base)
     writer = gguf.GGUFWriter(out, "llama")
-    writer.add_block_count(model.config.num_hidden_layers)
-    writer.add_context_length(model.config.max_position_embeddings)
-    writer.add_embedding_length(model.config.hidden_size)
-    writer.add_feed_forward_length(model.config.intermediate_size)
-    writer.add_head_count(model.config.num_attention_heads)
-    writer.add_head_count_kv(model.config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(model.config.rms_norm_eps)
-    writer.add_vocab_size(model.config.vocab_size)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(sorted(tokenizer["vocab"], key=tokenizer["vocab"].get))
-    writer.add_token_types([3, 3] + [1] * (len(tokenizer["vocab"]) - 2))
-    writer.add_token_merges([" ".join(pair) for pair in tokenizer["merges"]])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(1)
+    config, vocabulary = model.config, sorted(tokenizer["vocab"], key=tokenizer["vocab"].get)
+    sizes = {"block_count": config.num_hidden_layers, "context_length": config.max_position_embeddings}
+    sizes |= {"embedding_length": config.hidden_size, "feed_forward_length": config.intermediate_size}
+    sizes |= {"head_count": config.num_attention_heads, "head_count_kv": config.num_key_value_heads}
+    sizes |= {"layer_norm_rms_eps": config.rms_norm_eps, "vocab_size": config.vocab_size, "tokenizer_model": "gpt2"}
+    tokens = {"token_list": vocabulary, "token_types": [3, 3] + [1] * (len(vocabulary) - 2), "bos_token_id": 0}
+    tokens |= {"token_merges": [" ".join(pair) for pair in tokenizer["merges"]], "eos_token_id": 1}
+    for name, value in (sizes | tokens).items():
+        getattr(writer, f"add_{name}")(value)
     for name, weights in model.base_model.named_parameters():
         *_, part, _ = parts = name.split(".")
         block = f"blk.{parts[1]}." if parts[0] == "layers" else ""
@@ -337,9 +330,7 @@ def tiny_gguf(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.mark.usefixtures("bars")
-def test_a_gguf_base_is_loaded_and_saved_without_a_bar(
-    tiny_gguf: Path, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
-) -> None:
+def test_a_gguf_base_has_no_bar(tiny_gguf: Path, tiny_base: Path, tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     base = load_backbone(ModelConfig(base=str(tiny_gguf), dtype="float32"))
     save_model(base.model, base.tokenizer, tmp_path / "model", "a release", "How.")
