@@ -22,20 +22,11 @@ from rayprivacy.cli import app
 from rayprivacy.core.errors import ConfigError, CorpusError, RayPrivacyError
 from rayprivacy.corpus import sources
 from rayprivacy.evaluation import language
+from rayprivacy.evaluation import texts as reading
 from rayprivacy.evaluation.evaluate import FEW_USERS, NO_HALVES, NO_HOLDOUT, NO_USERS, evaluate
 from rayprivacy.evaluation.figures import markdown
 from rayprivacy.evaluation.settings import EvaluationConfig
-from rayprivacy.evaluation.texts import (
-    LEAST_TEXTS,
-    MAX_CHARS,
-    Texts,
-    draw,
-    halves,
-    plain,
-    read_texts,
-    sample,
-    text_blocks,
-)
+from rayprivacy.evaluation.texts import Texts, draw, halves, plain, read_texts, sample, text_blocks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WHO = ["my friend", "the doctor", "a neighbour", "our teacher", "the old man", "her sister", "the driver", "a student"]
@@ -368,16 +359,12 @@ def test_columns_can_be_named_and_texts_without_a_user_are_users_of_their_own(tm
     source = write(tmp_path / "b.parquet", {"text": COLUMNS["text"]})
     assert not read_texts(source, "--real", CONFIG).authored
     assert not read_texts(source, "--synthetic", EvaluationConfig(user="author")).authored, "it needs no such column"
-
-
-def test_empty_texts_are_left_out_and_long_ones_cut(tmp_path: Path) -> None:
+    # Empty texts are left out, and long ones cut.
     columns = {"text": [*COLUMNS["text"], "", "  \n", None, "a long one " * 100_000]}
     found = read_texts(write(tmp_path / "a.jsonl", columns), "--synthetic", CONFIG)
     assert (len(found), found.left_out, found.cut) == (31, 3, 1)
-    assert max(map(len, found.texts)) == MAX_CHARS
-
-
-def test_files_with_different_columns_are_told_apart(tmp_path: Path) -> None:
+    assert max(map(len, found.texts)) == reading.MAX_CHARS
+    # Files with different columns are told apart.
     other = refused(write(tmp_path / "b.parquet", {"message": COLUMNS["text"]}), "--synthetic")
     assert other.startswith("--text is 'text', which is not a column of --synthetic")
     assert "message" in other
@@ -388,7 +375,7 @@ def test_files_with_different_columns_are_told_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
 def test_a_file_of_few_texts_or_none_is_refused(tmp_path: Path, kind: str) -> None:
-    few = f"texts that are not empty: give at least {LEAST_TEXTS}."
+    few = f"texts that are not empty: give at least {reading.LEAST_TEXTS}."
     path = tmp_path / f"a.{kind}"
     path.touch()
     assert "--real" in refused(str(path))

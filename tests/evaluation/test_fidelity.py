@@ -11,17 +11,9 @@ from prdc import compute_prdc
 from scipy.linalg import sqrtm
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.evaluation import embeddings
+from rayprivacy.evaluation import embeddings, fidelity
 from rayprivacy.evaluation.embeddings import Embedding, embed, mean_states, open_embedding
-from rayprivacy.evaluation.fidelity import (
-    balls,
-    frechet,
-    gaussian_frechet,
-    jensen_shannon,
-    mauve,
-    nearest_distances,
-    total_variation,
-)
+from rayprivacy.evaluation.fidelity import balls, frechet, gaussian_frechet, mauve, nearest_distances
 from rayprivacy.evaluation.figures import Figure, mean_figure
 from rayprivacy.evaluation.language import perplexity_figures, row_nll, total_nll
 from rayprivacy.evaluation.words import Topics
@@ -73,11 +65,11 @@ def test_mauve_is_high_for_one_distribution_and_low_for_two_and_shares_by_hand()
     assert mauve(real, far, 0) < 0.3
     assert mauve(real, same, 0) == mauve(real, same, 0)
     assert mauve(np.ones((50, 4), np.float32), np.ones((50, 4), np.float32), 0) == 1.0, "one text, said by both"
-    assert total_variation([3, 1], [1, 3]) == 0.5
-    assert total_variation([2, 0], [7, 0]) == 0
+    assert fidelity.total_variation([3, 1], [1, 3]) == 0.5
+    assert fidelity.total_variation([2, 0], [7, 0]) == 0
     # middle (1/2, 1/2): each side is 3/4 log2(3/2) + 1/4 log2(1/2)
-    assert jensen_shannon([3, 1], [1, 3]) == pytest.approx(0.75 * np.log2(1.5) - 0.25)
-    assert jensen_shannon([1, 2, 0], [2, 4, 0]) == 0
+    assert fidelity.jensen_shannon([3, 1], [1, 3]) == pytest.approx(0.75 * np.log2(1.5) - 0.25)
+    assert fidelity.jensen_shannon([1, 2, 0], [2, 4, 0]) == 0
 
 
 @pytest.mark.parametrize("neighbours", [1, 20])
@@ -88,17 +80,6 @@ def test_they_are_those_of_prdc(real: int, synthetic: int, shift: float, neighbo
     found, expected = balls(ours, theirs, neighbours).figures(), compute_prdc(ours, theirs, neighbours)
     for name in ("precision", "recall", "density", "coverage"):
         assert found[name] == pytest.approx(expected[name], abs=1e-9), name
-
-
-def test_they_tell_a_narrow_generator_from_a_wide_one() -> None:
-    draw = np.random.default_rng(0)
-    real = draw.normal(size=(400, 4))
-    narrow = balls(real, 0.2 * draw.normal(size=(400, 4)), 5).figures()
-    wide = balls(real, 3 * draw.normal(size=(400, 4)), 5).figures()
-    assert narrow["precision"] > 0.95
-    assert narrow["recall"] < 0.3
-    assert wide["precision"] < 0.5
-    assert wide["recall"] > 0.8
 
 
 def test_by_hand_on_a_line() -> None:
@@ -118,6 +99,15 @@ def test_by_hand_on_a_line() -> None:
     assert set(balls(real, real + 1000, 3).figures().values()) == {0.0}
     with pytest.raises(ConfigError, match="neighbours is 5, and one side has 5 texts"):
         balls(np.zeros((9, 2)), np.zeros((5, 2)), 5)
+    # They tell a narrow generator from a wide one.
+    draw = np.random.default_rng(0)
+    real = draw.normal(size=(400, 4))
+    narrow = balls(real, 0.2 * draw.normal(size=(400, 4)), 5).figures()
+    wide = balls(real, 3 * draw.normal(size=(400, 4)), 5).figures()
+    assert narrow["precision"] > 0.95
+    assert narrow["recall"] < 0.3
+    assert wide["precision"] < 0.5
+    assert wide["recall"] > 0.8
 
 
 def test_the_same_topics_have_distance_zero_and_one_that_is_left_out_is_its_share() -> None:
@@ -263,6 +253,11 @@ def test_equal_texts_are_one_point_and_points_have_length_one(models: Models, ki
     np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1, atol=1e-5)
     assert nearest_distances(second, first).tolist() == [0.0] * 6
     np.testing.assert_array_equal(embed([[*TEA, *RAIN, TEA[0]], [RAIN[2], *TEA]], models[kind])[0], first)
+    # Texts without letters and a single text are points.
+    odd, same = embed([["!!!", "?", "\u200b\U0001f600"], ["!!!"] * 4], models[kind])
+    assert np.isfinite(odd).all()
+    assert np.isfinite(embed([["ok"] * 9], models[kind])[0]).all()
+    np.testing.assert_array_equal(same[0], odd[0])
 
 
 def test_words_in_common_are_nearness() -> None:
@@ -271,11 +266,3 @@ def test_words_in_common_are_nearness() -> None:
     tea, rain, new = embed([TEA, RAIN, ["black tea and milk", "heavy wind and rain"]], None)
     to_tea, to_rain = nearest_distances(new, tea), nearest_distances(new, rain)
     assert (to_tea < to_rain).tolist() == [True, False]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_texts_without_letters_and_a_single_text_are_points(models: Models, kind: str) -> None:
-    odd, same = embed([["!!!", "?", "\u200b\U0001f600"], ["!!!"] * 4], models[kind])
-    assert np.isfinite(odd).all()
-    assert np.isfinite(embed([["ok"] * 9], models[kind])[0]).all()
-    np.testing.assert_array_equal(same[0], odd[0])

@@ -158,14 +158,19 @@ def test_documents_start_with_their_prompt_and_are_bounded(tiny_backbone: Backbo
             prefix = tiny_backbone.prefix(prompt)
             assert document[: len(prefix)] == prefix
             assert len(prefix) < len(document) <= len(prefix) + 9
-
-
-def test_left_padding_does_not_change_a_continuation(tiny_backbone: Backbone) -> None:
+    # Left padding does not change a continuation.
     together = greedy(tiny_backbone.model, tiny_backbone, PROMPTS, 8)
     alone = [greedy(tiny_backbone.model, tiny_backbone, [prompt], 8)[0] for prompt in PROMPTS]
     assert together == alone
     many = greedy(tiny_backbone.model, tiny_backbone, [PROMPTS[i % len(PROMPTS)] for i in range(131)], 2)
     assert (len(many), many[128:]) == (131, many[:3]), "more prompts than a batch"
+    # Texts are counted while they are written.
+    done: list[int] = []
+    asked = (tiny_backbone.model, tiny_backbone, PROMPTS[:3], SamplingConfig(max_tokens=8))
+    documents = sample(*asked, batch=2, progress=done.append)
+    assert done == sorted(done)
+    assert {1, 2, 3} <= set(done) <= {0, 1, 2, 3}
+    assert documents == sample(*asked, batch=2), "who watches changes nothing"
 
 
 def test_a_text_stops_at_the_first_end_or_start_token(tiny_backbone: Backbone) -> None:
@@ -186,15 +191,6 @@ def test_a_text_stops_at_the_first_end_or_start_token(tiny_backbone: Backbone) -
         assert (ids[-len(prefix) :], mask) == (prefix, [0] * (len(ids) - len(prefix)) + [1] * len(prefix))
     assert seen["eos_token_id"] == sorted({start, end})
     assert (seen["do_sample"], seen["top_k"], seen["top_p"], seen["max_new_tokens"]) == (True, 7, 0.5, 4)
-
-
-def test_texts_are_counted_while_they_are_written(tiny_backbone: Backbone) -> None:
-    done: list[int] = []
-    asked = (tiny_backbone.model, tiny_backbone, PROMPTS[:3], SamplingConfig(max_tokens=8))
-    documents = sample(*asked, batch=2, progress=done.append)
-    assert done == sorted(done)
-    assert {1, 2, 3} <= set(done) <= {0, 1, 2, 3}
-    assert documents == sample(*asked, batch=2), "who watches changes nothing"
 
 
 FINE = """no no no no, I mean it

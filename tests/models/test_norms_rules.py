@@ -253,9 +253,7 @@ def test_positions_that_cancel_do_not_make_a_norm_too_small() -> None:
     assert (outer.squared()[0] < 0.9 * true).any()  # what the margin is for
     found = ParameterGradient.of([outer], 1).squared().double()
     assert (found >= true * (1 - 1e-5)).all()
-
-
-def test_low_precision_operands_are_summed_in_float32() -> None:
+    # Low-precision operands are summed in float32.
     left, right = _normal(UNITS, 3, VOCABULARY).bfloat16(), _normal(UNITS, 3, WIDTH, seed=1).bfloat16()
     expected = torch.einsum("usn,usm->unm", left.double(), right.double())
     gradient = ParameterGradient.of([Outer(left, right)], 1)

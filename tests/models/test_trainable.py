@@ -268,10 +268,7 @@ def test_a_row_is_the_same_to_the_last_bit_whatever_stands_in_the_others(given: 
     losses = negative_log_likelihood(inputs[0], labels, LENGTHS, inputs[1])
     assert losses[3] == 0
     assert not any(each[3].any() for each in torch.autograd.grad(losses.sum(), inputs))
-
-
-def test_transitions_that_forbid_are_obeyed() -> None:
-    """Huge scores, as a model that is sure has: the forward algorithm is in log space."""
+    # Transitions that forbid are obeyed: huge scores, as a model that is sure has, and sums in log space.
     transitions = torch.full((1, LABELS + 1, LABELS), -1e4)
     for before, label in ((3, 0), (0, 1), (1, 2), (2, 0)):
         transitions[0, before, label] = 1e4

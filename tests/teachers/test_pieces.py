@@ -54,9 +54,7 @@ def test_a_missing_part_shows_in_the_manifest_and_an_identical_repeat_is_counted
     once, twice = _total(PARTS), _total([*PARTS, _partial((1, 2)), PARTS[0]])
     assert np.array_equal(once.sums, twice.sums)
     assert once.manifest == twice.manifest
-
-
-def test_a_differing_repeat_and_a_sum_of_another_shape_are_refused() -> None:
+    # A differing repeat and a sum of another shape are refused.
     total = _total(PARTS)
     before = total.sums.copy()
     with pytest.raises(ReleaseError, match="twice and differently") as caught:
