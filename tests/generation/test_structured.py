@@ -201,7 +201,7 @@ def test_what_is_accepted_is_drawn_no_more(tiny_backbone: Any) -> None:
 
 
 RULES = Grammar(json.dumps(SCHEMA), "json")
-PARSING = ParserConfig(source="public", steps=100, batch=16, max_tokens=16, learning_rate=1e-2)
+PARSING = ParserConfig(source="public", steps=120, batch=12, max_tokens=16, learning_rate=1e-2)
 PAIRS = [request(random.Random(seed)) for seed in range(60)]
 STRANGE = ["", " ", "\x00", "play " * 300, "parse play\n{", "\ud83c\udfb6", '{"intent": "Stop"', "stop it\nstop it"]
 
