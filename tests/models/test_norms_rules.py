@@ -1,5 +1,7 @@
-"""Which modules the recorder accepts, and that each rule, used in odd ways, still gives the gradient of each row."""
+"""Norms and sums of units' gradients, by the rule of each module, are those of the gradients themselves."""
 
+import itertools
+import math
 import weakref
 from collections.abc import Callable
 
@@ -13,9 +15,12 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.models.norms import Recorder
+from rayprivacy.dpsgd.clipping import Clipping, ClippingKind
+from rayprivacy.models.norms import Recorder, terms
+from rayprivacy.models.norms.parameter import ParameterGradient, Term
+from rayprivacy.models.norms.terms import Dense, Outer, Rows, Weights
 
-ROWS, TOKENS, WIDTH = 4, 5, 6
+ROWS, TOKENS, STATES = 4, 5, 6
 
 
 class _Reader(nn.Module):
@@ -23,9 +28,9 @@ class _Reader(nn.Module):
 
     def __init__(self, middle: nn.Module, padding: int | None = None) -> None:
         super().__init__()
-        self.words = nn.Embedding(11, WIDTH, padding_idx=padding)
+        self.words = nn.Embedding(11, STATES, padding_idx=padding)
         self.middle = middle
-        self.last = nn.Linear(WIDTH, 3)
+        self.last = nn.Linear(STATES, 3)
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.last(self.middle(self.words(ids))).square().sum((1, 2))
@@ -36,18 +41,16 @@ class _Twice(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.layer = nn.Linear(STATES, STATES)
 
     def forward(self, states: Tensor) -> Tensor:
-        once = self.layer(states)
-        once.mul_(0.5)
-        return self.layer(input=once)
+        return self.layer(input=self.layer(states).mul_(0.5))
 
 
 class _Checkpointed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.block = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+        self.block = nn.Sequential(nn.Linear(STATES, STATES), nn.Tanh(), nn.Linear(STATES, STATES))
         self.seen: list[weakref.ref[Tensor]] = []
         self.block[2].register_forward_pre_hook(lambda _, inputs: self.seen.append(weakref.ref(inputs[0])))
 
@@ -56,14 +59,14 @@ class _Checkpointed(nn.Module):
 
 
 MIDDLES: dict[str, Callable[[], nn.Module]] = {
-    "linear without bias": lambda: nn.Linear(WIDTH, WIDTH, bias=False),
-    "layer norm": lambda: nn.LayerNorm(WIDTH, eps=1e-3),
-    "layer norm without bias": lambda: nn.LayerNorm(WIDTH, bias=False),
-    "torch rms": lambda: nn.RMSNorm(WIDTH),
-    "torch rms with eps": lambda: nn.RMSNorm(WIDTH, eps=1e-2),
-    "llama rms": lambda: LlamaRMSNorm(WIDTH),
-    "qwen rms": lambda: Qwen3RMSNorm(WIDTH),
-    "gemma rms": lambda: GemmaRMSNorm(WIDTH),
+    "linear without bias": lambda: nn.Linear(STATES, STATES, bias=False),
+    "layer norm": lambda: nn.LayerNorm(STATES, eps=1e-3),
+    "layer norm without bias": lambda: nn.LayerNorm(STATES, bias=False),
+    "torch rms": lambda: nn.RMSNorm(STATES),
+    "torch rms with eps": lambda: nn.RMSNorm(STATES, eps=1e-2),
+    "llama rms": lambda: LlamaRMSNorm(STATES),
+    "qwen rms": lambda: Qwen3RMSNorm(STATES),
+    "gemma rms": lambda: GemmaRMSNorm(STATES),
     "used twice": _Twice,
     "checkpointed": _Checkpointed,
 }
@@ -115,12 +118,6 @@ class _OtherEpsRMSNorm(LlamaRMSNorm):
         return self.weight * nn.functional.rms_norm(hidden_states, hidden_states.shape[-1:], eps=1e-3)
 
 
-class _BiasedRMSNorm(LlamaRMSNorm):
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
-        self.bias = nn.Parameter(torch.zeros(width))
-
-
 class _GatedRMSNorm(LlamaRMSNorm):
     def forward(self, hidden_states: Tensor, gate: Tensor | None = None) -> Tensor:
         states = super().forward(hidden_states)
@@ -128,13 +125,16 @@ class _GatedRMSNorm(LlamaRMSNorm):
 
 
 class _Scale(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(WIDTH))
+    pass
+
+
+def _with(module: nn.Module, name: str) -> nn.Module:
+    module.register_parameter(name, nn.Parameter(torch.ones(4)))
+    return module
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "a parameter of its own": (_Scale, "_Scale"),
+    "a parameter of its own": (lambda: _with(_Scale(), "gain"), "_Scale"),
     "bilinear": (lambda: nn.Bilinear(2, 2, 2), "Bilinear"),
     "convolution": (lambda: nn.Conv2d(1, 1, 1), "Conv2d"),
     "attention with one matrix": (lambda: nn.MultiheadAttention(4, 2), "MultiheadAttention"),
@@ -145,7 +145,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "layer norm of two axes": (lambda: nn.LayerNorm([2, 3]), "LayerNorm"),
     "squared norm": (lambda: _SquaredRMSNorm(4), "_SquaredRMSNorm"),
     "norm of another eps": (lambda: _OtherEpsRMSNorm(4), "_OtherEpsRMSNorm"),
-    "norm with a bias": (lambda: _BiasedRMSNorm(4), "_BiasedRMSNorm"),
+    "norm with a bias": (lambda: _with(LlamaRMSNorm(4), "bias"), "LlamaRMSNorm"),
     "batch norm": (lambda: nn.BatchNorm1d(4, affine=False), "batch normalisation"),
 }
 
@@ -159,17 +159,141 @@ def test_what_has_no_rule_is_refused_by_kind(name: str) -> None:
         assert len(Recorder(nn.Sequential(nn.Linear(4, 4), make().requires_grad_(False))).parameters) == 2
 
 
-def test_a_gate_is_refused_when_it_is_used() -> None:
-    norm = _GatedRMSNorm(WIDTH)
-    recorder = Recorder(norm)
-    with pytest.raises(ConfigError, match="2 inputs"), recorder.recording():
-        norm(torch.ones(2, 3, WIDTH), torch.ones(2, 3, WIDTH))
-
-
-def test_an_axis_that_is_no_longer_the_rows_is_refused() -> None:
-    model = nn.Sequential(nn.Flatten(0, 1), nn.Linear(WIDTH, 1), nn.Unflatten(0, (ROWS, TOKENS)))
+def test_a_gate_and_an_axis_that_is_no_longer_the_rows_are_refused() -> None:
+    model = nn.Sequential(nn.Flatten(0, 1), nn.Linear(STATES, 1), nn.Unflatten(0, (ROWS, TOKENS)))
     recorder = Recorder(model)
     with recorder.recording():
-        losses = model(torch.ones(ROWS, TOKENS, WIDTH)).sum((1, 2))
+        losses = model(torch.ones(ROWS, TOKENS, STATES)).sum((1, 2))
     with pytest.raises(ConfigError, match="shape \\[20, 1\\] for 4 rows"):
         recorder.differentiate(losses)
+    norm = _GatedRMSNorm(STATES)
+    recorder = Recorder(norm)
+    with pytest.raises(ConfigError, match="2 inputs"), recorder.recording():
+        norm(torch.ones(2, 3, STATES), torch.ones(2, 3, STATES))
+
+
+UNITS, VOCABULARY, WIDTH = 5, 23, 7
+
+
+def _normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _outer(positions: int, seed: int) -> tuple[Term, Tensor]:
+    left, right = _normal(UNITS, positions, VOCABULARY, seed=seed), _normal(UNITS, positions, WIDTH, seed=seed + 1)
+    return Outer(left, right), torch.einsum("usn,usm->unm", left.double(), right.double())
+
+
+def _rows(positions: int, seed: int) -> tuple[Term, Tensor]:
+    ids = torch.randint(0, 6, (UNITS, positions), generator=torch.Generator().manual_seed(seed))
+    right = _normal(UNITS, positions, WIDTH, seed=seed)
+    one_hot = torch.nn.functional.one_hot(ids, VOCABULARY).double()
+    term = Rows(ids, right, torch.Size([VOCABULARY, WIDTH]))
+    return term, torch.einsum("usn,usm->unm", one_hot, right.double())
+
+
+def _dense(_: int, seed: int) -> tuple[Term, Tensor]:
+    values = _normal(UNITS, VOCABULARY, WIDTH, seed=seed)
+    return Dense(values), values.double()
+
+
+MAKERS = {"outer": _outer, "rows": _rows, "dense": _dense}
+MIXTURES = [(kind,) for kind in MAKERS] + [*itertools.combinations_with_replacement(MAKERS, 2)]
+MIXTURES += [("outer", "outer", "rows", "rows")]
+
+
+# Few positions: Gram matrices; many: the gradients themselves; 12: only the rows of a unit together are long enough.
+@pytest.mark.parametrize(("positions", "rows_per_unit"), [(2, 1), (40, 1), (2, UNITS), (12, UNITS)])
+@pytest.mark.parametrize("mixture", MIXTURES, ids="+".join)
+def test_terms_of_one_parameter_add_up(mixture: tuple[str, ...], positions: int, rows_per_unit: int) -> None:
+    pairs = [MAKERS[kind](positions, seed) for seed, kind in enumerate(mixture, 10)]
+    expected = torch.stack([gradient for _, gradient in pairs]).sum(0).unflatten(0, (-1, rows_per_unit)).sum(1)
+    gradient = ParameterGradient.of([term for term, _ in pairs], rows_per_unit)
+    torch.testing.assert_close(gradient.squared().double(), expected.square().sum((1, 2)), rtol=1e-5, atol=0)
+    coefficients = torch.tensor([0.5, 0.0, 2.0, 1e-3, 1.0])[: len(expected)]
+    expected_sum = torch.einsum("u,unm->nm", coefficients.double(), expected)
+    found = gradient.weighted_sum(Weights.of(coefficients))
+    torch.testing.assert_close(found.double(), expected_sum, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mixture", MIXTURES, ids="+".join)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_bad_unit_has_a_bad_norm_and_leaves_the_sum_alone(mixture: tuple[str, ...], bad: float) -> None:
+    terms = [MAKERS[kind](3, seed)[0] for seed, kind in enumerate(mixture, 10)]
+    for term in terms:
+        (term.values if isinstance(term, Dense) else term.right)[1] = bad
+    gradient = ParameterGradient.of(terms, 1)
+    finite = gradient.squared().isfinite()
+    assert finite.tolist() == [True, False, True, True, True]
+    assert gradient.weighted_sum(Weights.of(finite.float())).isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1e10, 1e19, 1e20, 1e21, 1e25])
+def test_a_tied_weight_whose_products_overflow_below_zero_is_no_short_one(scale: float) -> None:
+    """Its head and its embedding point away from each other, so that their inner product is minus infinity."""
+    head = Outer(torch.full((1, 40, 50), -0.1), torch.full((1, 40, 64), 1e18))
+    rows = Rows(torch.zeros(1, 40, dtype=torch.int64), torch.full((1, 40, 64), scale), torch.Size([50, 64]))
+    gradient = ParameterGradient(None, head.by_unit(1), rows.by_unit(1))
+    norm = gradient.squared().sqrt().item()
+    whole = gradient.weighted_sum(Weights.of(torch.ones(1))).double().norm().item()
+    assert not math.isfinite(norm) or norm >= whole * (1 - 1e-5)
+    assert math.isfinite(norm) is (scale < 1e19)
+
+
+def test_positions_that_cancel_do_not_make_a_norm_too_small() -> None:
+    """Two positions of opposite gradients, thousands of times longer than their sum: a Gram sum is mostly rounding."""
+    units, width = 2000, 64
+    left, right = _normal(units, 1, width, seed=1), _normal(units, 1, width, seed=2)
+    sizes = torch.logspace(-5, -2, units)[:, None, None]
+    nearly = -left * (1 + sizes * _normal(units, 1, width, seed=3))
+    outer = Outer(torch.cat([left, nearly], 1), torch.cat([right, right], 1))
+    assert not outer.short
+    assert isinstance(ParameterGradient.of([_outer(40, 0)[0]], 1).dense, Dense), "small for its length"
+    true = (outer.left.double().sum(1).norm(dim=1) * right[:, 0].double().norm(dim=1)).square()
+    assert (outer.squared()[0] < 0.9 * true).any()  # what the margin is for
+    found = ParameterGradient.of([outer], 1).squared().double()
+    assert (found >= true * (1 - 1e-5)).all()
+    # Low-precision operands are summed in float32.
+    left, right = _normal(UNITS, 3, VOCABULARY).bfloat16(), _normal(UNITS, 3, WIDTH, seed=1).bfloat16()
+    expected = torch.einsum("usn,usm->unm", left.double(), right.double())
+    gradient = ParameterGradient.of([Outer(left, right)], 1)
+    torch.testing.assert_close(gradient.squared().double(), expected.square().sum((1, 2)), rtol=1e-5, atol=0)
+    total = gradient.weighted_sum(Weights.of(torch.ones(UNITS)))
+    assert total.dtype == torch.float32
+    torch.testing.assert_close(total.double(), expected.sum(0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(params=["on a CPU", "as on a GPU"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products as this processor makes them, or of operands rounded to the lower dtype, as a GPU makes them."""
+
+    def low(left: Tensor, right: Tensor) -> torch.dtype | None:
+        return next((side.dtype for side in (left, right) if side.dtype != torch.float32), None)
+
+    def product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+        dtype = low(left, right) or torch.float32
+        found = torch.mm(left.to(dtype).float(), right.to(dtype).float())
+        return found if total is None else total.add_(found)
+
+    if request.param == "as on a GPU":
+        monkeypatch.setattr(terms, "operand_dtype", low)
+        monkeypatch.setattr(terms, "add_product", product)
+        monkeypatch.setattr(terms, "batched_product", lambda left, right: torch.bmm(left.float(), right.float()))
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("kind", ["flat", "per_layer", "automatic"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_no_unit_is_longer_than_the_norm_when_its_positions_cancel(dtype: torch.dtype, kind: ClippingKind) -> None:
+    """Gradients a hundred times longer than their sum, whose operands are rounded after the norm has been taken."""
+    longest = 0.0
+    for seed, positions in enumerate((2, 3, 4, 8, 16)):
+        left = 100 * _normal(1, positions, 256, seed=seed)
+        left -= left.mean(1, keepdim=True)
+        right = _normal(1, 1, 384, seed=seed + 100).expand(1, positions, 384)
+        gradient = ParameterGradient.of([Outer(left.to(dtype), right.to(dtype))], 1)
+        assert isinstance(gradient.outer, Outer)
+        coefficients = Clipping(1.0, kind, low_precision=False).coefficients(gradient.squared()[:, None])
+        weights = Weights.of(coefficients.flatten())
+        longest = max(longest, gradient.weighted_sum(weights).double().norm().item())
+    assert 0 < longest <= 1

@@ -32,10 +32,8 @@ def encoded(seed: int, rows: int = 3) -> Encoded:
 
 
 def same(one: Encoded, two: Encoded) -> bool:
-    return all(
-        getattr(one, name).dtype == getattr(two, name).dtype and torch.equal(getattr(one, name), getattr(two, name))
-        for name in ("ids", "segment", "hidden")
-    )
+    pairs = [(getattr(one, name), getattr(two, name)) for name in ("ids", "segment", "hidden")]
+    return all(ours.dtype == theirs.dtype and torch.equal(ours, theirs) for ours, theirs in pairs)
 
 
 def forget() -> None:
@@ -61,29 +59,17 @@ def files(kept: FeatureStore, suffix: str = "") -> list[Path]:
     return sorted(path for path in kept.folder.iterdir() if path.name.endswith(suffix))
 
 
-def table(kept: FeatureStore) -> Path:
-    (found,) = files(kept, ".jsonl")
+def only(kept: FeatureStore, suffix: str) -> Path:
+    (found,) = files(kept, suffix)
     return found
 
 
 def lines(kept: FeatureStore) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in table(kept).read_text().splitlines()]
-
-
-def chunk(kept: FeatureStore) -> Path:
-    (found,) = files(kept, ".safetensors")
-    return found
-
-
-def flip(path: Path, place: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[place] ^= 1
-    path.write_bytes(bytes(data))
+    return [json.loads(line) for line in only(kept, ".jsonl").read_text().splitlines()]
 
 
 def test_groups_come_back_in_any_order(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
-    nothing = kept.name(["no row"])
-    groups = groups | {nothing: Encoded.empty(ROW, WIDTH)}
+    groups = groups | {kept.name(["no row"]): Encoded.empty(ROW, WIDTH)}
     kept.write(groups)
     kept.write({})
     assert len(files(kept)) == 2
@@ -93,6 +79,14 @@ def test_groups_come_back_in_any_order(kept: FeatureStore, groups: dict[str, Enc
             assert len(found) == len(names)
             assert all(same(one, groups[name]) for one, name in zip(found, names, strict=True))
         forget()
+    # A read maps the file and touches its own rows.
+    kept.write(groups)
+    (found,) = kept.read(list(groups)[:1])
+    with open("/proc/self/maps") as maps:
+        mapped = [line for line in maps if only(kept, ".safetensors").name in line]
+    assert mapped
+    assert all(line.split()[1][1] == "-" or line.split()[1][3] == "p" for line in mapped), "the file is never written"
+    assert len(found) == 1
 
 
 def test_what_is_missing(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
@@ -121,14 +115,12 @@ def test_names_are_keyed(kept: FeatureStore, tmp_path: Path) -> None:
         for texts in (["ab", "c"], ["a", "bc"], ["abc"], ["c", "ab"], [])
     }
     assert len(names) == 20
-    missing = FeatureStore(tmp_path / "features", RECIPE, tmp_path / "none")
-    for use in (missing.prepare, lambda: missing.name(["a"])):
-        with pytest.raises(KeyFileError, match="does not exist"):
-            use()
+    with pytest.raises(KeyFileError, match="does not exist"):
+        FeatureStore(tmp_path / "features", RECIPE, tmp_path / "none").prepare()
     assert kept.name(["ab", "c"]) == kept.name(("ab", "c"))
 
 
-def test_the_folder_is_for_the_owner_and_its_names_say_nothing(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+def test_the_folder_is_for_the_owner_and_says_nothing(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
     kept.write(groups)
     assert stat.S_IMODE(kept.folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept.folder.iterdir()} == {0o600}
@@ -138,13 +130,7 @@ def test_the_folder_is_for_the_owner_and_its_names_say_nothing(kept: FeatureStor
         assert not any(text.encode() in path.read_bytes() for text in ("ann", "private", "words"))
     (body,) = lines(kept)
     assert set(body) == {"file", "sha256", "row_tokens", "width", "groups", "seal"}
-    assert body["groups"] == [
-        [name, first, end] for name, (first, end) in zip(groups, pairwise((0, 1, 3, 6)), strict=True)
-    ]
-
-
-def test_the_pickled_store_is_paths(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
-    kept.write(groups)
+    assert body["groups"] == [[name, *ends] for name, ends in zip(groups, pairwise((0, 1, 3, 6)), strict=True)]
     kept.read(list(groups))
     data = pickle.dumps(kept)
     assert len(data) < 600
@@ -155,25 +141,23 @@ def test_the_pickled_store_is_paths(kept: FeatureStore, groups: dict[str, Encode
 
 @pytest.mark.parametrize("damage", [0, 20, -1, "cut short", "gone"])
 @pytest.mark.parametrize("fresh", [True, False])
-def test_a_changed_file_is_refused_and_computed_anew(
-    kept: FeatureStore, groups: dict[str, Encoded], damage: int | str, fresh: bool
-) -> None:
+def test_a_changed_file_is_refused_and_computed_anew(kept: Any, groups: Any, damage: int | str, fresh: bool) -> None:
     kept.write(groups)
     kept.read(list(groups)[:1])
     if fresh:
         forget()
-    path = chunk(kept)
+    path = only(kept, ".safetensors")
+    data = bytearray(path.read_bytes())
+    if isinstance(damage, int):
+        data[damage] ^= 1
+    path.write_bytes(bytes(data[:-3] if damage == "cut short" else data))
     if damage == "gone":
         path.unlink()
-    elif damage == "cut short":
-        path.write_bytes(path.read_bytes()[:-3])
-    else:
-        flip(path, int(damage))
     said = "^cached features .* are missing" if (damage, fresh) == ("gone", True) else "^a file .* was damaged"
     with pytest.raises(ShardError, match=rf"{said}.*--resume\.$") as caught:
         kept.read(list(groups)[:1])
     assert caught.value.__context__ is None
-    assert files(kept) == [table(kept)]
+    assert files(kept) == files(kept, ".jsonl")
     assert kept.missing(list(groups)) == list(groups)
     kept.write(groups)
     assert all(map(same, kept.read(list(groups)), groups.values()))
@@ -182,17 +166,16 @@ def test_a_changed_file_is_refused_and_computed_anew(
 @pytest.mark.parametrize("change", ["rows", "name", "digest", "other file", "json"])
 def test_a_changed_line_is_no_line(kept: FeatureStore, groups: dict[str, Encoded], change: str) -> None:
     kept.write(groups)
-    path = table(kept)
-    (body,) = lines(kept)
-    if change == "rows":
-        body["groups"][0][2] = 2
-    elif change == "name":
-        body["groups"][0][0], body["groups"][1][0] = body["groups"][1][0], body["groups"][0][0]
-    elif change == "digest":
-        body["sha256"] = "0" * 64
-    elif change == "other file":
-        kept.write({kept.name(["x"]): encoded(9)})
-        body["file"] = lines(kept)[1]["file"]
+    path, (body,) = only(kept, ".jsonl"), lines(kept)
+    kept.write({kept.name(["x"]): encoded(9)})
+    (first, *_), (second, *_), _ = body["groups"]
+    body |= {
+        "rows": {"groups": [[first, 0, 2], *body["groups"][1:]]},
+        "name": {"groups": [[second, 0, 1], [first, 1, 3], body["groups"][2]]},
+        "digest": {"sha256": "0" * 64},
+        "other file": {"file": lines(kept)[1]["file"]},
+        "json": {},
+    }[change]
     path.write_text(("[1, {" if change == "json" else json.dumps(body)) + "\n")
     forget()
     assert kept.missing(list(groups)) == list(groups)
@@ -200,9 +183,7 @@ def test_a_changed_line_is_no_line(kept: FeatureStore, groups: dict[str, Encoded
     assert all(map(same, kept.read(list(groups)), groups.values()))
 
 
-def test_a_half_written_chunk_is_ignored_and_swept(
-    kept: FeatureStore, groups: dict[str, Encoded], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_half_written_chunk_is_ignored_and_swept(kept: FeatureStore, groups: Any, monkeypatch: Any) -> None:
     def killed(*_args: object) -> None:
         raise KeyboardInterrupt
 
@@ -210,18 +191,13 @@ def test_a_half_written_chunk_is_ignored_and_swept(
         patch.setattr(Journal, "add", killed)
         with pytest.raises(KeyboardInterrupt):
             kept.write(groups)
-    scratch = kept.folder / f".{chunk(kept).name}.77"
-    scratch.write_bytes(b"half")
+    (kept.folder / f".{only(kept, '.safetensors').name}.77").write_bytes(b"half")
     assert kept.missing(list(groups)) == list(groups)
     kept.prepare()
     assert len(files(kept)) == 2, "somebody may be writing them right now"
-    long_ago = time.time() - 2 * store.STALE_S
-    for path in files(kept):
-        os.utime(path, (long_ago, long_ago))
-    foreign = kept.folder / "notes.txt"
-    foreign.touch()
-    os.utime(foreign, (long_ago, long_ago))
+    (kept.folder / "notes.txt").touch()
     kept.write({kept.name(["x"]): encoded(9)})
+    long_ago = time.time() - 2 * store.STALE_S
     for path in files(kept):
         os.utime(path, (long_ago, long_ago))
     kept.prepare()
@@ -239,10 +215,9 @@ def test_two_writers_of_one_group(kept: FeatureStore) -> None:
     seen = []
     for order in (list, reversed):
         forget()
-        known = kept._chunks
         for line in order(lines(kept)):
-            known._learn(line)
-        seen.append(known.find([name])[0])
+            kept._chunks._learn(line)
+        seen.append(kept._chunks.find([name])[0])
     assert seen[0] == seen[1]
     assert same(kept.read([name])[0], ours) or same(kept.read([name])[0], theirs)
 
@@ -258,13 +233,3 @@ def test_clear_deletes_the_store_and_nothing_else(kept: FeatureStore, groups: di
     assert not kept.folder.exists()
     assert kept.missing(list(groups)) == list(groups)
     kept.clear()
-
-
-def test_a_read_maps_the_file_and_touches_its_own_rows(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
-    kept.write(groups)
-    (found,) = kept.read(list(groups)[:1])
-    with open("/proc/self/maps") as maps:
-        mapped = [line for line in maps if chunk(kept).name in line]
-    assert mapped
-    assert all(line.split()[1][1] == "-" or line.split()[1][3] == "p" for line in mapped), "the file is never written"
-    assert len(found) == 1

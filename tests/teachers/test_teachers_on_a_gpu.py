@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,6 @@ from rayprivacy.teachers.votes import summed_votes
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 ROW, TEACHERS, CANDIDATES, QUERIES = 64, 4, 8, 70
-KINDS = ("square", "lora")
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +58,10 @@ def public_rows(backbone: Backbone, public_sentences: list[str]) -> Encoded:
 
 
 @pytest.fixture(scope="module")
-def queries(public_rows: Encoded) -> Queries:
-    draw = torch.Generator().manual_seed(5)
+def queries(public_rows: Encoded, asked: Any) -> Queries:
     context = public_rows.predicts.nonzero()
-    context = context[torch.randperm(len(context), generator=draw)[:QUERIES]]
-    candidates = torch.stack([torch.randperm(400, generator=draw)[:CANDIDATES] for _ in range(QUERIES)])
-    allowed = torch.ones(QUERIES, CANDIDATES, dtype=torch.bool)
-    hidden = public_rows.hidden[context[:, 0], context[:, 1]].float()
-    return Queries(hidden, candidates, allowed, allowed / CANDIDATES, context)
+    context = context[torch.randperm(len(context), generator=torch.Generator().manual_seed(5))[:QUERIES]]
+    return asked(public_rows.hidden[context[:, 0], context[:, 1]].float(), context)
 
 
 class Side:
@@ -73,7 +69,7 @@ class Side:
 
     def __init__(self, name: str, backbone: Backbone, rows: Encoded, basis: Basis, sentences: list[str]) -> None:
         device, config = backbone.model.device, _config(name)
-        self.device, trunk = device, None
+        self.name, self.device, trunk = name, device, None
         if name == "square":
             there = Basis(*(getattr(basis, part).to(device) for part in ("inward", "outward", "shortlist")))
             warm = HeadAdapter(there, (torch.eye(16) / 50).to(device))
@@ -81,23 +77,14 @@ class Side:
         else:
             self.kind = LoraKind(backbone, config, rows.to(device))
             trunk = lower_trunk(backbone, cut_below(backbone, config.layers))
-        cuts = ((0, 1), (1, 6), (6, 6), (6, 8))
-        self.shards = [
-            encode(backbone, _documents(backbone, sentences[first:last]), ROW, 8, trunk).to(device)
-            if last > first
-            else Encoded.empty(ROW, 64).to(device)
-            for first, last in cuts
-        ]
+        texts = [_documents(backbone, sentences[first:last]) for first, last in ((0, 1), (1, 6), (6, 8))]
+        one, two, four = (encode(backbone, each, ROW, 8, trunk).to(device) for each in texts)
+        self.shards = [one, two, Encoded.empty(ROW, 64).to(device), four]
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def side(name: str, backbone: Backbone, public_rows: Encoded, tiny_basis: Basis, public_sentences: list[str]) -> Side:
-    return Side(name, backbone, public_rows, tiny_basis, public_sentences)
+@pytest.fixture(scope="module", params=["square", "lora"])
+def side(request: Any, backbone: Backbone, public_rows: Encoded, tiny_basis: Basis, public_sentences: Any) -> Side:
+    return Side(request.param, backbone, public_rows, tiny_basis, public_sentences)
 
 
 def test_states_are_those_of_the_cpu(backbone: Backbone, tiny_base: Path, public_sentences: list[str]) -> None:
@@ -118,12 +105,8 @@ def test_a_teacher_does_not_depend_on_the_other_shards(side: Side) -> None:
         return Encoded(shard.ids, shard.segment, torch.full_like(shard.hidden, value))
 
     for teacher in range(TEACHERS):
-        for others in (
-            side.shards,
-            side.shards[::-1],
-            [ruined(shard, math.nan) for shard in side.shards],
-            [ruined(shard, 1e9) for shard in side.shards],
-        ):
+        ruins = ([ruined(shard, value) for shard in side.shards] for value in (math.nan, 1e9))
+        for others in (side.shards, side.shards[::-1], *ruins):
             stack = [*others]
             stack[teacher] = side.shards[teacher]
             again = side.kind.train(stack)
@@ -147,13 +130,12 @@ def test_votes_are_bounded_and_do_not_depend_on_the_neighbours(side: Side, queri
 
 
 def test_answers_are_those_of_the_cpu(
-    name: str, backbone: Backbone, tiny_base: Path, public_rows: Encoded, tiny_basis: Basis,
-    public_sentences: list[str], queries: Queries, side: Side,
-) -> None:  # fmt: skip
+    backbone: Any, tiny_base: Any, public_rows: Any, tiny_basis: Any, public_sentences: Any, queries: Any, side: Side
+) -> None:
     if backbone.model.dtype != torch.float32:
         return
     plain = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
-    other = Side(name, plain, public_rows, tiny_basis, public_sentences)
+    other = Side(side.name, plain, public_rows, tiny_basis, public_sentences)
     answers = []
     for each in (side, other):
         asked = queries.to(each.device)
