@@ -31,25 +31,15 @@ def test_the_claim_is_the_cap_and_the_rest_a_diagnostic(ledger: Ledger) -> None:
 
 
 def test_it_stands_still_while_the_ledger_moves_on(ledger: Ledger) -> None:
-    run(ledger, "chat", "run", EVENT)
-    head, before = ledger.head(), certificate(ledger)
-    run(ledger, "chat", "later", EVENT)
-    run(ledger, "chat", "run", EVENT)
-    assert certificate(ledger) == before
-    assert before["ledger_head"] == head != ledger.head()
-
-
-def test_an_unfinished_release_has_none(ledger: Ledger) -> None:
     reserve(ledger, "chat", "run", EVENT)
     with pytest.raises(LedgerError, match="finish the run"):
         certificate(ledger)
-
-
-def test_people_can_read_it(ledger: Ledger) -> None:
     run(ledger, "chat", "run", EVENT)
-    text = to_markdown(certificate(ledger, test_key=True))
-    for part in ("not private: test key", "epsilon = 3 at delta = 1e-06", "Protected unit: user", "A user sits in one"):
-        assert part in text
+    head, before = ledger.head(), certificate(ledger)
+    for release in ("later", "run"):
+        run(ledger, "chat", release, EVENT)
+    assert certificate(ledger) == before
+    assert before["ledger_head"] == head != ledger.head()
 
 
 def test_the_published_schema_is_that_of_the_model_and_fits(ledger: Ledger) -> None:
@@ -60,6 +50,7 @@ def test_the_published_schema_is_that_of_the_model_and_fits(ledger: Ledger) -> N
     jsonschema.validate(found, published)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(found | {"epsilon": -1}, published)
+    assert "not private: test key" in to_markdown(certificate(ledger, test_key=True))
 
 
 def test_it_names_what_else_was_done_with_the_corpus(url: str) -> None:
