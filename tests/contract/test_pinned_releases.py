@@ -18,7 +18,10 @@ from rayprivacy.accounting.events import to_json
 JOBS = Path(__file__).parents[2] / "jobs"
 PINNED = Path(__file__).with_name("pinned_releases.json")
 NAMES = [str(path.relative_to(JOBS).with_suffix("")) for path in sorted(JOBS.rglob("*.yaml"))]
-DEAR = ("domain_private/dialog", "generator/edpsgd")
+DEAR = {  # each method but the first has another recipe by day
+    *("domain_private/dialog", "edp_sgd/multidogo", "generator/edpsgd", "generator/reviews"),
+    *("two_stage/json", "two_stage/smcalflow"),
+}
 
 
 def charges_of(name: str) -> dict[str, Any]:

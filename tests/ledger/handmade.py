@@ -167,11 +167,8 @@ class Handmade:
     def _move(self, account: str, cost: list[int], before: str, after: str) -> None:
         for state, sign in ((before, -1), (after, 1)):
             if state in STATES:
-                have = self.sums[account][state]
-                self.sums[account] = {
-                    **self.sums[account],
-                    state: [a + sign * b for a, b in zip(have, cost, strict=True)],
-                }
+                moved = [a + sign * b for a, b in zip(self.sums[account][state], cost, strict=True)]
+                self.sums[account] = {**self.sums[account], state: moved}
 
 
 SELECTIVE = {"kind": "selective", "corpus": "mail", "parameters": {"policy": "names"}}

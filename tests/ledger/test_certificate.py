@@ -6,10 +6,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
-from usual import SELECTIVE, TERMS, certificate, reserve, run
+from usual import SELECTIVE, TERMS, certificate, refused, reserve, run
 
 from rayprivacy.accounting.calibrate import sigma_for
-from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.units import Budget
 from rayprivacy.ledger.certificate import EXPOSED_WARNING, Certificate, to_markdown
 from rayprivacy.ledger.store import Ledger
@@ -32,8 +31,7 @@ def test_the_claim_is_the_cap_and_the_rest_a_diagnostic(ledger: Ledger) -> None:
 
 def test_it_stands_still_while_the_ledger_moves_on(ledger: Ledger) -> None:
     reserve(ledger, "chat", "run", EVENT)
-    with pytest.raises(LedgerError, match="finish the run"):
-        certificate(ledger)
+    refused("finish the run", certificate, ledger)
     run(ledger, "chat", "run", EVENT)
     head, before = ledger.head(), certificate(ledger)
     for release in ("later", "run"):

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from handmade import chain, every_kind, gaussian, gdp_cost, replay, stored
 from sqlalchemy import create_engine, insert
+from usual import refused
 
-from rayprivacy.core.errors import ConfigError, LedgerError
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.ledger import book as schema
 from rayprivacy.ledger.export import export_ledger, public_key_of, sign, verify_export
@@ -34,8 +35,7 @@ def exported(directory: Path, key: Key | None = KEY, more: bool = False) -> Path
 
 def refuse_export(directory: Path, match: str | None = r"^[^\n]*\.$", **more: Any) -> None:
     """With a sentence, if nothing else is expected."""
-    with pytest.raises(LedgerError, match=match):
-        verify_export(directory, **more)
+    refused(match, verify_export, directory, **more)
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +141,7 @@ def test_a_book_that_does_not_replay_is_not_exported(tmp_path: Path) -> None:
     schema.metadata.create_all(engine)
     with engine.begin() as connection:
         connection.execute(insert(schema.accounts), every_kind().accounts)
-        with pytest.raises(LedgerError, match="create entry"):
-            export_ledger(connection, tmp_path / "export")
+        refused("create entry", export_ledger, connection, tmp_path / "export")
     assert not (tmp_path / "export").exists()
     engine.dispose()
 

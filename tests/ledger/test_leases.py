@@ -134,28 +134,6 @@ def test_an_expired_term_is_taken_over_and_the_stale_holder_refused(ledger: Ledg
     assert ledger.verify().outputs == 1
 
 
-def test_a_term_keeps_others_out_while_it_runs_and_then_its_token_can_do_nothing(
-    ledger: Ledger, charge: Charge
-) -> None:
-    old = ledger.start(charge, holder=ELSEWHERE, seconds=-1)
-    renewed = ledger.renew(old, seconds=300)
-    assert renewed.lease.token == 1
-    assert renewed.lease.until > old.lease.until
-    with pytest.raises(LeaseHeldError):
-        ledger.start(charge)
-    ledger.renew(renewed, seconds=-1)
-    new, before = ledger.start(charge), ledger.entries("chat")
-    for call in (lambda: ledger.renew(old), lambda: ledger.commit_output(old, b"old")):
-        with pytest.raises(LedgerError, match="with token 1: another process took it over with token 2"):
-            call()
-    assert ledger.start(new, seconds=-1) == new, "one's own"
-    assert ledger.entries("chat") == before
-    assert ledger.renew(new).lease.token == 2
-    ledger.commit_output(new, b"x")  # the token counts, not the copy of the lease
-    assert kinds(ledger) == ["create", "reserve", "start", "renew", "renew", "takeover", "renew", "commit"]
-    assert ledger.verify().charges == 1
-
-
 def test_a_name_that_says_nothing_is_believed_until_the_term_is_over(ledger: Ledger) -> None:
     for holder in ("-", "x", "a:b:c", ":::", "host:notanumber:1"):
         charge = ledger.reserve("chat", holder, "d", EVENT)

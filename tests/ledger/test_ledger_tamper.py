@@ -9,11 +9,10 @@ import pytest
 from backdoor import Backdoor
 from commands import command
 from dp_accounting import GaussianDpEvent
-from usual import TERMS, opened, run
+from usual import TERMS, opened, refused, run
 
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import create_key, load_key
-from rayprivacy.ledger.rules import SumRule
 from rayprivacy.ledger.store import Ledger
 
 EVENT = GaussianDpEvent(5.0)
@@ -40,34 +39,28 @@ def test_the_tables_refuse_changes(book: Backdoor, ledger: Ledger) -> None:
     ("statement", "message"),
     [
         ("UPDATE entries SET events = replace(events, '5.0', '6.0') WHERE seq = 2", "entry 2 .* its hash"),
-        ("UPDATE entries SET balance = '' WHERE seq = 7", "entry 7 .* its hash"),
         ("UPDATE entries SET hash = replace(hash, substr(hash, 1, 1), 'x') WHERE seq = 3", "entry 3 .* its hash"),
         ("DELETE FROM entries WHERE seq = 3", "entry 3 .* follow"),
-        ("DELETE FROM entries WHERE seq = 1", "entry 1 .* follow"),
         ("DELETE FROM entries WHERE seq = 7", "output of release 'run-1' .* committed"),
         ("UPDATE entries SET seq = CASE seq WHEN 3 THEN -4 WHEN 4 THEN -3 END WHERE seq IN (3, 4)", "entry 3"),
         ("UPDATE outputs SET blob = x'00' WHERE release_id = 'run-0'", "output of release 'run-0' .* committed"),
         ("UPDATE outputs SET release_id = 'run-1'", "names another release"),
         ("DELETE FROM outputs WHERE release_id = 'run-0'", "output of release 'run-0' .* missing"),
         ("UPDATE accounts SET epsilon = 30.0", "account 'chat' .* create entry"),
-        ('UPDATE accounts SET parameters = \'{"policy": "p"}\'', "account 'chat'"),
         ("DELETE FROM accounts", "account 'chat' .* create entry"),
     ],
 )
 def test_a_change_behind_the_triggers_is_found(ledger: Ledger, book: Backdoor, statement: str, message: str) -> None:
     book.execute(statement)
     book.execute("UPDATE entries SET seq = -seq WHERE seq < 0")  # completes the swap of two rows
-    with pytest.raises(LedgerError, match=message):
-        ledger.verify()
+    refused(message, ledger.verify)
 
 
 def test_an_altered_output_is_not_served(ledger: Ledger, book: Backdoor) -> None:
-    charge = ledger.find_charge("chat", "run-0", "d")
-    assert charge is not None
+    (charge,) = ledger.charges_of("chat", "run-0")
     for statement in ("UPDATE outputs SET blob = x'00', digest = 'x'", "DELETE FROM outputs"):
         book.execute(statement)
-        with pytest.raises(LedgerError, match="altered"):
-            ledger.output(charge)
+        refused("altered", ledger.output, charge)
 
 
 def test_a_cut_tail_needs_the_head_that_was_seen(url: str, ledger: Ledger, book: Backdoor) -> None:
@@ -82,20 +75,11 @@ def test_a_cut_tail_needs_the_head_that_was_seen(url: str, ledger: Ledger, book:
         lambda: ledger.start(charge),
         lambda: ledger.cancel(charge),
     ):
-        with pytest.raises(LedgerError, match="older copy"):
-            call()
+        refused("older copy", call)
     assert book.plain("SELECT max(seq) FROM entries") == [(7,)]
     with Ledger.open(url) as other:
         other.reserve("chat", "run-4", "d", EVENT)  # the book is as long again, and another one
-    with pytest.raises(LedgerError, match="older copy"):
-        ledger.reserve("chat", "run-3", "d", EVENT)
-
-
-def test_verify_does_its_own_sums(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SumRule, "admits", lambda *_: True)
-    ledger.reserve("chat", "run", "d", GaussianDpEvent(1.0))
-    with pytest.raises(LedgerError, match="exceeds the cap"):
-        ledger.verify()
+    refused("older copy", ledger.reserve, "chat", "run-3", "d", EVENT)
 
 
 def test_a_cap_raised_past_the_triggers_admits_nothing(sqlite_url: str, tmp_path: Path) -> None:
@@ -105,10 +89,8 @@ def test_a_cap_raised_past_the_triggers_admits_nothing(sqlite_url: str, tmp_path
         row[row.index(3.0)] = 30.0
         book.execute(f"INSERT OR REPLACE INTO accounts VALUES ({', '.join('?' * len(row))})", row)  # fires no trigger
     with Ledger.open(sqlite_url) as ledger:
-        with pytest.raises(LedgerError, match="differs from its create entry"):
-            ledger.reserve("chat", "run", "d", GaussianDpEvent(0.5))
-        with pytest.raises(LedgerError, match="create entry"):
-            ledger.verify()
+        refused("differs from its create entry", ledger.reserve, "chat", "run", "d", GaussianDpEvent(0.5))
+        refused("create entry", ledger.verify)
 
 
 def test_a_row_that_differs_from_its_index_is_found(sqlite_url: str, tmp_path: Path) -> None:
@@ -190,10 +172,11 @@ def test_what_would_be_left_out_of_the_check_is_refused(tmp_path: Path) -> None:
 def test_a_ledger_that_cannot_be_opened_is_refused_in_a_sentence(tmp_path: Path) -> None:
     for url, says in (
         ("postgresql://user:pa@ss@localhost:abc/x", "privacy.ledger is no URL"),
+        ("postgresql://user:pa@127.0.0.1:1/none?connect_timeout=2", "the ledger postgresql://127.0.0.1/none refuses"),
         ("sqlite:////proc/none/ledger.db", "cannot be made or owned (No such file or directory)"),
     ):
         words = ["ledger", "create", "--ledger", url, "--account", "a", "--epsilon", "3", "--delta", "1e-6"]
         said = command(words, tmp_path)
         assert said.returncode not in (0, None)
         assert says in said.stderr
-        assert not any(word in said.stderr for word in ("Traceback", "pa@ss"))
+        assert not any(word in said.stderr for word in ("Traceback", "pa@"))

@@ -18,12 +18,9 @@ from handmade import (
     every_kind,
     gaussian,
     gdp_cost,
-    laplace,
     refuse,
     replay,
-    sampled,
     stored,
-    times,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,11 +85,10 @@ def test_a_tail_that_was_cut_needs_the_head_that_was_seen() -> None:
     older, head = book.rows, book.rows.entries[-1]["hash"]
     book.reserve("chat", "run-9", gaussian(40.0), gdp_cost(40.0))
     newer = book.rows
-    assert replay(newer, KEY, head).entries == len(older.entries) + 1
-    assert replay(older, KEY).entries == len(older.entries)  # neither chain nor macs can know
+    assert replay(newer, KEY, head).entries == replay(older, KEY).entries + 1  # neither chain nor macs can know
     refuse(older, "older copy was put back or its tail was cut", expected_head=newer.entries[-1]["hash"])
     for length in range(len(BOOK.entries)):
-        refuse(Rows(BOOK.accounts, BOOK.entries[:length], BOOK.outputs), expected_head=BOOK.entries[-1]["hash"])
+        refuse(Rows(BOOK.accounts, BOOK.entries[:length], BOOK.outputs), expected_head=head)
 
 
 def test_macs() -> None:
@@ -122,6 +118,12 @@ def test_no_column_can_be_changed_in_a_chain_written_anew() -> None:
             entries = [dict(entry) for entry in honest.entries]
             entries[number][column] = row[column] + 1 if column == "rung" else row[column] + "x"
             refuse(Rows(honest.accounts, chain(entries), honest.outputs))
+    head, entries = "0" * 64, []
+    for entry in honest.rows.entries:  # and they are numbered from one
+        row = entry | {"seq": entry["seq"] + 1, "prev_hash": head}
+        head = row["hash"] = entry_hash(row)
+        entries.append(row)
+    refuse(Rows(honest.accounts, entries, honest.outputs), "entry 1 .* does not follow")
 
 
 def test_a_forged_balance_is_found() -> None:
@@ -188,15 +190,6 @@ def test_thousands_of_rows_take_seconds() -> None:
     assert time.process_time() - before < 3  # a fifth of that on a quiet core
 
 
-def test_entries_are_numbered_without_a_gap() -> None:
-    head, entries = "0" * 64, []
-    for entry in every_kind().rows.entries:
-        row = entry | {"seq": entry["seq"] + 1, "prev_hash": head}
-        head = row["hash"] = entry_hash(row)
-        entries.append(row)
-    refuse(Rows(BOOK.accounts, entries, BOOK.outputs), "entry 1 .* does not follow")
-
-
 GARBAGE: list[Any] = [
     *(None, True, -1, 0, 10**30, 10**5000, 1.5, float("nan"), float("inf"), b"x", [], {}, "\udc80", "\x00", ""),
     *("NaN", "[NaN]", "1e999", "[1e999]", "null", "{}", "[]", "[" * 5000, "9" * 5000, f"[{'9' * 5000}]"),
@@ -214,14 +207,6 @@ GARBAGE: list[Any] = [
 ]
 
 
-def survives(rows: Rows) -> None:
-    try:
-        replay(rows, KEY)
-    except LedgerError as error:
-        assert "\n" not in str(error)  # noqa: PT017
-        assert str(error).endswith((".", "copy of it."))  # noqa: PT017
-
-
 @given(st.sampled_from(CELLS), st.sampled_from(GARBAGE), st.booleans())
 def test_garbage_in_any_cell_ends_in_one_sentence(cell: tuple[str, int, str], value: Any, relink: bool) -> None:
     table, number, column = cell
@@ -230,28 +215,11 @@ def test_garbage_in_any_cell_ends_in_one_sentence(cell: tuple[str, int, str], va
     if relink:
         with contextlib.suppress(TypeError, ValueError):  # what JSON cannot hold has no hash either
             rows = Rows(rows.accounts, chain(rows.entries, KEY), rows.outputs)
-    survives(rows)
-
-
-EVENTS = st.recursive(
-    st.one_of(
-        st.floats(1e-3, 1e3).map(gaussian),
-        st.floats(0.01, 1e3).map(laplace),
-        st.builds(sampled, st.floats(1e-9, 1.0), st.floats(0.3, 100.0)),
-    ),
-    lambda inner: st.one_of(
-        st.builds(times, st.integers(1, 10**6), inner),
-        st.lists(inner, min_size=1, max_size=3).map(lambda events: {"kind": "composed", "events": events}),
-    ),
-    max_leaves=4,
-)
-
-
-@given(EVENTS, st.sampled_from(["gdp", "zcdp", "rdp"]), st.integers(0, 2**81))
-def test_any_event_at_any_cost_is_judged(event: dict[str, Any], composition: str, cost: int) -> None:
-    book = Handmade().open("a", composition, parameters={"order": 6.0} if composition == "rdp" else None)
-    book.reserve("a", "run", event, [cost])
-    survives(book.rows)
+    try:
+        replay(rows, KEY)
+    except LedgerError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+        assert str(error).endswith((".", "copy of it."))  # noqa: PT017
 
 
 def test_extra_and_missing_columns_are_found() -> None:

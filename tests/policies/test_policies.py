@@ -44,28 +44,22 @@ def _redacted(policy, text, **more):
     return policy.redact({"text": text, **more})
 
 
-def test_keywords_are_whole_words_in_any_case_and_punctuation():
+def test_keywords_and_patterns_and_slots_hide_whole_words():
     text = "USR: Seat, disseat, (zip -- CODE) seats\nUSR: the zip red-plan"
     assert _redacted(KEYWORDS, text) == f"USR: {MARK} disseat, {MARK} seats\nUSR: the zip {MARK}"
     assert _redacted(KEYWORDS, "my zip code red now") == f"my {MARK} now", "phrases may overlap"
+    text = "USR: i am raja, mail raja@x.org or call +44 20 7946 0958 on 12 May 2015"
+    assert _redacted(PATTERNS, text) == f"USR: i am raja, mail {MARK} or call {MARK} on {MARK}", "values, not names"
+    policy, text = SlotPolicy("slots", KEPT), "USR: i am raja kumar ok"
+    assert _redacted(policy, text, slots="O O O name name O") == f"USR: i am {MARK} ok"
+    assert _redacted(policy, text, slots="O O O") == f"USR: i am {MARK}", "and whatever has no label"
+    assert _redacted(policy, text, slots=None) == f"USR: {MARK}"
+    assert _redacted(policy, "a b", slots="? ?") == MARK
 
 
 def test_a_run_is_one_mark_however_long_and_lines_stay():
     for many in (1, 2, 7):
         assert _redacted(KEYWORDS, "a " + "seat " * many + "b\nplan\nplan plan") == f"a {MARK} b\n{MARK}\n{MARK}"
-
-
-def test_patterns_hide_values_and_not_names():
-    text = "USR: i am raja, mail raja@x.org or call +44 20 7946 0958 on 12 May 2015"
-    assert _redacted(PATTERNS, text) == f"USR: i am raja, mail {MARK} or call {MARK} on {MARK}"
-
-
-def test_slots_hide_what_the_row_says_and_whatever_has_no_label():
-    policy, text = SlotPolicy("slots", KEPT), "USR: i am raja kumar ok"
-    assert _redacted(policy, text, slots="O O O name name O") == f"USR: i am {MARK} ok"
-    assert _redacted(policy, text, slots="O O O") == f"USR: i am {MARK}"
-    assert _redacted(policy, text, slots=None) == f"USR: {MARK}"
-    assert _redacted(policy, "a b", slots="? ?") == MARK
 
 
 def test_all_windows_of_a_line_are_hidden_and_short_lines_are_judged_whole():
