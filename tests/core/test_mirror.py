@@ -195,7 +195,7 @@ def test_a_push_that_was_cut_off_goes_on(place: Place, tmp_path: Path, monkeypat
     mirror = pushed(place.uri, tmp_path / "one", RUN)
     fill(tmp_path / "one", {"run.log": b"later", "synthetic.parquet": b"later too"})
     before = place.stored().keys()
-    assert killed_at(2, monkeypatch, mirror)
+    assert killed_at(3, monkeypatch, mirror)
     assert len(place.stored().keys() - before) == 2, "the new contents should have been there"
     assert pulled(place.uri, tmp_path / "two") == {name: RUN[name] for name in SHARED}
     # The folder that is ahead goes on; what is needed no more goes, also when a push was cut off.
