@@ -38,17 +38,9 @@ def test_calls_repeat_until_the_block_ends() -> None:
     assert len(calls) == told
 
 
-def test_a_short_block_does_not_wait_and_what_it_raises_passes() -> None:
-    calls: list[int] = []
-    began = time.monotonic()
-    with pytest.raises(KeyError, match="of the block"), repeating(60.0, lambda: calls.append(1)):
-        raise KeyError("of the block")
-    assert time.monotonic() - began < 10
-    assert calls == []
-    assert not [thread for thread in threading.enumerate() if thread.name == "repeating"]
-
-
-def test_a_call_that_raises_is_the_last_and_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_short_block_does_not_wait_and_what_it_raises_passes_but_not_what_a_call_raises(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     calls: list[int] = []
     raised = threading.Event()
 
@@ -57,11 +49,17 @@ def test_a_call_that_raises_is_the_last_and_says_nothing(capfd: pytest.CaptureFi
         raised.set()
         raise ValueError("private text")
 
+    began = time.monotonic()
+    with pytest.raises(KeyError, match="of the block"), repeating(60.0, call):
+        raise KeyError("of the block")
+    assert time.monotonic() - began < 10
+    assert calls == []
     with repeating(0.001, call):
         assert raised.wait(PATIENCE)
         time.sleep(0.05)
-    assert calls == [1]
+    assert calls == [1], "a call that raises is the last"
     assert capfd.readouterr() == ("", "")
+    assert not [thread for thread in threading.enumerate() if thread.name == "repeating"]
 
 
 def test_threads_of_torch_share_cores_unless_told_otherwise() -> None:

@@ -1,10 +1,11 @@
-"""What an account says it protects: for good, told to its corpus, and compared with what every event protects."""
+"""What an account says it protects: for good, told to its corpus, compared with every event, and certified."""
 
 import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from dp_accounting import GaussianDpEvent
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
@@ -12,16 +13,17 @@ from handmade import Handmade, gaussian, gdp_cost, judge, refuse_next, replay, s
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
-from usual import ADD, METRIC, SELECTIVE, USER, certificate, exposures, kinds, refused
+from usual import ADD, METRIC, SELECTIVE, TERMS, USER, certificate, exposures, kinds, refused, reserve
 from usual import run as run_event
 
 from rayprivacy.accounting import events
+from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.accounting.events import MetricLocalDpEvent, from_json
 from rayprivacy.cli import app
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, EventError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, Protection
 from rayprivacy.ledger.audit import prices as audited
-from rayprivacy.ledger.certificate import Certificate, to_markdown
+from rayprivacy.ledger.certificate import EXPOSED_WARNING, Certificate, to_markdown
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.reporting.claim import claim
 
@@ -354,3 +356,62 @@ def test_events_of_another_kind_of_guarantee_are_refused(one: AccountKind, ledge
         event = from_json(metric("") if local else {"kind": "gaussian", "noise_multiplier": 20.0})
         with pytest.raises((LedgerError, EventError), match="kept for"):
             ledger.reserve("one", "run", "d", event, protection=Protection(kind=other))
+
+
+# The certificate claims the cap, lists every event, and does not move when the run is resumed.
+
+
+HUNDRED = SelfComposedDpEvent(GaussianDpEvent(sigma_for(100, Budget(1.0, 1e-6))), 100)
+
+
+def test_the_claim_is_the_cap_and_the_rest_a_diagnostic(ledger: Ledger) -> None:
+    run(ledger, "chat", "run", HUNDRED)
+    found = certificate(ledger)
+    assert (found["epsilon"], found["delta"]) == (3.0, 1e-6)
+    spent = found["spent_diagnostic"]
+    assert spent["label"] == "diagnostic, not the claim"
+    assert spent["epsilon"] == pytest.approx(1.0, rel=1e-6)
+    assert 1.0 < spent["epsilon_zcdp"] <= spent["epsilon_rdp"] * 1.001 < 1.1
+    assert [(row["kind"], row["count"], row["q"]) for row in found["events"]] == [("gaussian", 100, None)]
+    assert found["warnings"] == []
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_it_stands_still_while_the_ledger_moves_on(ledger: Ledger) -> None:
+    reserve(ledger, "chat", "run", HUNDRED)
+    refused("finish the run", certificate, ledger)
+    run(ledger, "chat", "run", HUNDRED)
+    head, before = ledger.head(), certificate(ledger)
+    for release in ("later", "run"):
+        run(ledger, "chat", release, HUNDRED)
+    assert certificate(ledger) == before
+    assert before["ledger_head"] == head != ledger.head()
+
+
+def test_the_published_schema_is_that_of_the_model_and_fits(ledger: Ledger) -> None:
+    published = json.loads((Path(__file__).parents[2] / "docs" / "certificate.schema.json").read_text())
+    assert published == Certificate.model_json_schema(), "run: rayprivacy schema --certificate"
+    run(ledger, "chat", "run", HUNDRED)
+    found = certificate(ledger)
+    jsonschema.validate(found, published)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(found | {"epsilon": -1}, published)
+    assert "not private: test key" in to_markdown(certificate(ledger, test_key=True))
+
+
+def test_it_names_what_else_was_done_with_the_corpus(url: str) -> None:
+    ledger = Ledger.open(url)
+    for name in ("chat", "chat-2"):
+        ledger.create_account(name, *TERMS, corpus="talk")
+    ledger.create_account("jft", *TERMS, kind=SELECTIVE, corpus="talk", policy="names")
+    run(ledger, "chat", "before", HUNDRED)
+    reserve(ledger, "jft", "redacted", GaussianDpEvent(9.0))
+    run(ledger, "chat", "run", HUNDRED)
+    before, found = certificate(ledger, release="before"), certificate(ledger)
+    assert (before["exposures"], before["warnings"]) == ([], [])
+    assert found["exposures"] == [{"account": "jft", "kind": "selective", "release_id": "redacted"}]
+    assert found["warnings"] == [EXPOSED_WARNING]
+    assert {other["account"] for other in found["other_accounts"]} == {"chat-2", "jft"}
+    text = to_markdown(found)
+    assert "counts as non-private" in text
+    assert "`chat-2` (central, user, add-or-remove) may release at epsilon = 3" in text

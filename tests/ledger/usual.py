@@ -52,6 +52,6 @@ def certificate(ledger: Ledger, account: str = "chat", release: str = "run", **m
     return build_certificate(ledger, account, release, **facts | {"stages": [{"name": "vote"}]} | more)
 
 
-def refused(match: str, call: Callable[..., Any], *given: Any, **more: Any) -> None:
+def refused(match: str | None, call: Callable[..., Any], *given: Any, **more: Any) -> None:
     with pytest.raises(LedgerError, match=match):
         call(*given, **more)
