@@ -15,6 +15,7 @@ PACKAGE = Path(rayprivacy.__file__).parent
 NAMING = {"input_digest", "Asked", "asked", "reserve", "FileRelease"}
 RELEASES = ("release_votes", "release_histogram", "release_file")
 NAMES_OF_A_RELEASE = {"question", "asked", "stage", "rung", "chunk"}
+GIVING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.For)
 SECRET = ("Private", "Votes", "Sums", "NDArray", "ndarray")
 
 
@@ -53,7 +54,7 @@ class _Package:
         if not isinstance(node, ast.Call):
             return []
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
-        if _called(node) in self.naming or ast.unparse(node.func) == "StepRelease.of":
+        if _called(node) in self.naming or (_called(node) == "of" and ast.unparse(node.func) == "StepRelease.of"):
             return given
         if _called(node) in RELEASES:
             return [keyword.value for keyword in node.keywords if keyword.arg in NAMES_OF_A_RELEASE]
@@ -62,7 +63,8 @@ class _Package:
     def _private_names(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
         arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
         private = {each.arg for each in arguments if _is_secret(each.annotation)}
-        while more := {name for node in ast.walk(function) for name in self._made_private(node, private)} - private:
+        giving = [node for node in ast.walk(function) if isinstance(node, GIVING)]
+        while more := {name for node in giving for name in self._made_private(node, private)} - private:
             private |= more
         return private
 

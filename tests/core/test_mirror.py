@@ -33,8 +33,6 @@ def bucket() -> Iterator[Bucket]:
 
 
 class Place:
-    """A folder of the bucket for one test."""
-
     numbers = itertools.count()
 
     def __init__(self, bucket: Bucket) -> None:
@@ -139,7 +137,7 @@ def test_changed_and_deleted_files_follow_and_old_contents_go(place: Place, tmp_
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    pass
 
 
 def killed_at(moment: int, monkeypatch: pytest.MonkeyPatch, mirror: Mirror) -> bool:

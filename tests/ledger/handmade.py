@@ -219,7 +219,6 @@ def every_kind(key: Key | None = None) -> Handmade:
 
 
 def stored(book: Handmade, url: str) -> Engine:
-    """A database that holds the book."""
     engine = create_engine(url)
     schema.metadata.create_all(engine)
     with engine.begin() as connection:

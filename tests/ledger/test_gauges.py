@@ -17,8 +17,6 @@ EVENT = GaussianDpEvent(100.0)
 
 
 class FakeGauge:
-    """Records what is set; fails when told to."""
-
     values: ClassVar[dict[tuple[str, str], float]] = {}
     fails: ClassVar[bool] = False
 

@@ -105,7 +105,6 @@ def test_a_live_holder_is_waited_for_and_its_output_served(ledger: Ledger, charg
 
 @pytest.mark.parametrize("waited_for", [True, False])
 def test_a_dead_holder_is_followed_at_once(ledger: Ledger, charge: Charge, hold: Hold, waited_for: bool) -> None:
-    """Also before anybody has waited for it, as soon as the kill has arrived."""
     holder = hold(3600)
     with pytest.raises(LeaseHeldError):
         ledger.start(charge)
@@ -151,8 +150,6 @@ def test_a_process_id_used_again_is_another_process() -> None:
 
 
 class Clock(datetime):
-    """What the leases take for the time."""
-
     ahead = timedelta()
 
     @classmethod

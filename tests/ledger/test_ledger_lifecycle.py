@@ -321,7 +321,6 @@ def test_terms_that_do_not_go_together_open_nothing(ledger: Ledger) -> None:
 
 @pytest.fixture
 def corpus(ledger: Ledger) -> Ledger:
-    """Accounts of one corpus and of another."""
     ledger.create_account("phones", *TERMS, kind=SELECTIVE, policy="phones", corpus="mail")
     ledger.create_account("words", *TERMS, "metric", kind=METRIC, corpus="mail")
     ledger.create_account("central", *TERMS, corpus="mail")
@@ -358,7 +357,6 @@ def test_a_selective_run_exposes_the_central_accounts_of_its_corpus(corpus: Ledg
 
 
 def test_a_release_that_a_central_account_pays_for_exposes_nobody(corpus: Ledger) -> None:
-    """Its charge has started: there is no way back from it."""
     run(corpus, "central", "both", EVENT)
     run(corpus, "phones", "both", EVENT)
     corpus.create_account("late", *TERMS, corpus="mail")
