@@ -9,20 +9,14 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import rayprivacy
 
 PACKAGE = Path(rayprivacy.__file__).parent
 NAMING = {"input_digest", "Asked", "asked", "reserve", "FileRelease"}
 RELEASES = ("release_votes", "release_histogram", "release_file")
 NAMES_OF_A_RELEASE = {"question", "asked", "stage", "rung", "chunk"}
+GIVING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.For)
 SECRET = ("Private", "Votes", "Sums", "NDArray", "ndarray")
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def _functions(tree: ast.AST) -> list[Function]:
-    return [node for node in ast.walk(tree) if isinstance(node, Function)]
 
 
 def _called(node: ast.AST) -> str:
@@ -40,7 +34,8 @@ class _Package:
     """What the functions of some sources are known for."""
 
     def __init__(self, sources: list[str]) -> None:
-        self.functions = [function for source in sources for function in _functions(ast.parse(source))]
+        nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+        self.functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         self.secrets = {each.name for each in self.functions if "Private" in ast.unparse(each.returns or ast.Tuple([]))}
         self.naming = NAMING | {
             each.name for each in self.functions if any(_called(node) == "input_digest" for node in ast.walk(each))
@@ -59,20 +54,19 @@ class _Package:
         if not isinstance(node, ast.Call):
             return []
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
-        if _called(node) in self.naming or ast.unparse(node.func) == "StepRelease.of":
+        if _called(node) in self.naming or (_called(node) == "of" and ast.unparse(node.func) == "StepRelease.of"):
             return given
         if _called(node) in RELEASES:
             return [keyword.value for keyword in node.keywords if keyword.arg in NAMES_OF_A_RELEASE]
         return []
 
-    def _private_names(self, function: Function) -> set[str]:
+    def _private_names(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
         arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
         private = {each.arg for each in arguments if _is_secret(each.annotation)}
-        while True:
-            more = {name for node in ast.walk(function) for name in self._made_private(node, private)} - private
-            if not more:
-                return private
+        giving = [node for node in ast.walk(function) if isinstance(node, GIVING)]
+        while more := {name for node in giving for name in self._made_private(node, private)} - private:
             private |= more
+        return private
 
     def _made_private(self, node: ast.AST, private: set[str]) -> list[str]:
         """The names that a statement gives a private value."""
@@ -107,25 +101,26 @@ def test_no_charge_of_the_package_is_named_by_an_answer() -> None:
     assert list(package.breaches()) == []
 
 
-BY_SUMS = """
+FOUND = [
+    """
 def _release(self, kind, mechanism, sums: Votes, stage):
     digest = input_digest(self.key, kind, stage, digest_array(sums), digest_json(mechanism.parameters))
-"""
-BY_WHAT_WAS_REVEALED = """
+""",
+    """
 def release(self, sums):
     seen = sums.reveal()
     for row in seen:
         self.ledger.reserve(self.account, "run", digest_array(row), EVENT)
-"""
-BY_ANOTHER_FUNCTION = """
+""",
+    """
 def _reserved(self, stage):
     return input_digest(self.key, "votes", stage)
 
 def release(self, sums: Private):
     size = sums.shape
     return self._reserved(stage=f"votes {size}")
-"""
-AS_A_QUESTION = """
+""",
+    """
 def votes_of(shards) -> Private[Sums]:
     return Private(count(shards))
 
@@ -133,19 +128,18 @@ def run(context):
     votes = votes_of(context.shards)
     question = digest_json([1, digest_array(votes)])
     return context.release_histogram("votes", MECHANISM, votes, question=question)
-"""
-AS_A_FILE = "def run(context, rows: Private):\n    context.release_file('a', EVENT, 'b', write, question=str(rows))"
-
-
-@pytest.mark.parametrize("source", [BY_SUMS, BY_WHAT_WAS_REVEALED, BY_ANOTHER_FUNCTION, AS_A_QUESTION, AS_A_FILE])
-def test_a_charge_that_is_named_by_an_answer_is_found(source: str) -> None:
-    assert len(list(_Package([source]).breaches())) == 1
-
-
-def test_what_was_released_may_name_the_next_question() -> None:
-    source = """
+""",
+    """
+def run(context, rows: Private):
+    context.release_file("a", EVENT, "b", write, question=str(rows))
+""",
+]
+RELEASED = """
 def run(context, sums: Private):
     noisy = context.release_votes("votes", MECHANISM, sums, MANIFEST, question=Q).value
     return context.release_votes("votes", MECHANISM, sums, MANIFEST, question=digest_array(noisy))
 """
-    assert list(_Package([source]).breaches()) == []
+
+
+def test_a_charge_that_is_named_by_an_answer_is_found_and_what_was_released_may_name_one() -> None:
+    assert [len(list(_Package([source]).breaches())) for source in [*FOUND, RELEASED]] == [1] * len(FOUND) + [0]

@@ -7,7 +7,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -23,42 +22,16 @@ ROOT = Path(rayprivacy.__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [ROOT / "README.md", *DOCS]
 NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
-OFFLINE = (
-    "import socket\ndef _refuse(*_):\n    raise OSError('this build is offline')\nsocket.socket.connect = _refuse\n"
-)
 EXTERNAL = re.compile(r"^(https?:)?//", re.IGNORECASE)
-LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data"}
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Path:
-    """The site, built by a process that can reach no other host."""
-    (tmp_path / "sitecustomize.py").write_text(OFFLINE)
-    environment = os.environ | {"PYTHONPATH": str(tmp_path), "NO_MKDOCS_2_WARNING": "1"}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=patience(200))
-    assert done.returncode == 0, done.stderr
-    return tmp_path / "site"
-
-
-class _Loaded(HTMLParser):
-    """What a browser fetches to show a page."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self._style = False
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self._style = tag == "style"
-        if tag in LOADS and given.get("rel") not in ("canonical", "prev", "next"):
-            self.found.append(given.get(LOADS[tag]) or "")
-        self.found += _urls(given.get("style") or "")
-
-    def handle_data(self, data: str) -> None:
-        self.found += _urls(data) if self._style else []
+def _loaded(page: str) -> list[str]:
+    """What a browser fetches to show a page: by its tags, and by what is written in its styles."""
+    tags = re.findall(r"<(?:script|link|img|iframe|source|object)\b[^>]*>", page)
+    shown = [tag for tag in tags if not re.search(r"\brel=.?(canonical|prev|next)", tag)]
+    styles = re.findall(r"""<style.*?</style>|style="[^"]*"|style='[^']*'""", page, re.DOTALL)
+    by_tag = re.findall(r"""\b(?:src|href|data)=["']?([^"'\s>]+)""", " ".join(shown))
+    return by_tag + _urls(" ".join(styles))
 
 
 def _urls(css: str) -> list[str]:
@@ -67,12 +40,18 @@ def _urls(css: str) -> list[str]:
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_the_site_builds_offline_and_loads_nothing_from_another_host(site: Path) -> None:
+def test_the_site_builds_offline_and_loads_nothing_from_another_host(tmp_path: Path) -> None:
+    refuse = "import socket\ndef refuse(*_):\n    raise OSError('offline')\nsocket.socket.connect = refuse\n"
+    (tmp_path / "sitecustomize.py").write_text(refuse)
+    site, environment = tmp_path / "site", os.environ | {"PYTHONPATH": str(tmp_path), "NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=patience(200))
+    assert done.returncode == 0, done.stderr
     pages = sorted(site.rglob("*.html"))
     assert {"index.html", "overview.html", "results.html", "runbook.html"} <= {path.name for path in pages}
     for path in pages:
-        loaded = _Loaded(path.read_text()).found
-        assert any(each.endswith(".css") for each in loaded)  # the parser sees what is there
+        loaded = _loaded(path.read_text())
+        assert any(each.endswith(".css") for each in loaded)  # it sees what is there
         assert [each for each in loaded if EXTERNAL.match(each)] == [], path.name
     for path in site.rglob("*.css"):
         assert [each for each in _urls(path.read_text()) if EXTERNAL.match(each)] == [], path.name
@@ -87,32 +66,33 @@ def test_a_page_that_loads_from_another_host_would_be_noticed() -> None:
         '<link rel="stylesheet" href="https://a/b.css"><script src="//c/d.js"></script>'
         "<style>@import 'https://e/f.css'; p { src: url(https://g/h.woff) }</style><a href='https://i/'>a link</a>"
     )
-    found = [each for each in _Loaded(page).found if EXTERNAL.match(each)]
-    assert found == ["https://a/b.css", "//c/d.js", "https://e/f.css", "https://g/h.woff"]
+    assert _loaded(page) == ["https://a/b.css", "//c/d.js", "https://e/f.css", "https://g/h.woff"]
 
 
 def _anchors(path: Path) -> set[str]:
     """The anchors that a code host and the site both make of headings."""
-    found = set()
-    for heading in re.findall(r"^#+ (.+)$", _unfenced(path.read_text()), flags=re.MULTILINE):
-        bare = re.sub(r"[^\w\s-]", "", re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", heading)).strip().lower()
-        found.add(re.sub(r"[\s]+", "-", bare))
-    return found
+    headings = re.findall(r"^#+ (.+)$", _unfenced(path.read_text()), flags=re.MULTILINE)
+    linked = [re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    return {re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", each).strip().lower()) for each in linked}
 
 
 def _unfenced(text: str) -> str:
     return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_relative_links_lead_to_files_and_headings(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", _unfenced(path.read_text())):
-        if EXTERNAL.match(target):
-            continue
-        name, _, anchor = target.partition("#")
-        file = (path.parent / name).resolve() if name else path
-        assert file.exists(), target
-        assert not anchor or anchor in _anchors(file), target
+@pytest.mark.parametrize("path", [*PAGES, *NOTEBOOKS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_functions_and_files_lead_somewhere(path: Path) -> None:
+    text = path.read_text()
+    for target in re.findall(r"\]\(([^)\s]+)\)", _unfenced(text)) if path in PAGES else []:
+        if not EXTERNAL.match(target):
+            name, _, anchor = target.partition("#")
+            file = (path.parent / name).resolve() if name else path
+            assert file.exists(), target
+            assert not anchor or anchor in _anchors(file), target
+    shown = {*re.findall(r"\brp\.(\w+)", text), *re.findall(r"`rayprivacy\.(\w+)\(", text)}
+    assert shown <= set(rayprivacy.__all__)
+    named = re.findall(r"`((?:tests|rayprivacy|jobs|benchmarks|docs|tune_spaces|deploy)/[\w./-]+)`", text)
+    assert [each for each in named if not (ROOT / each).exists()] == []
 
 
 def _blocks(text: str) -> Iterator[str]:
@@ -187,15 +167,6 @@ def test_the_plan_that_is_shown_is_the_one_that_is_printed() -> None:
     assert shown.split() == printed.split()
 
 
-@pytest.mark.parametrize("path", [*PAGES, *NOTEBOOKS], ids=lambda path: str(path.relative_to(ROOT)))
-def test_functions_and_files_that_are_named_exist(path: Path) -> None:
-    text = path.read_text()
-    shown = {*re.findall(r"\brp\.(\w+)", text), *re.findall(r"`rayprivacy\.(\w+)\(", text)}
-    assert shown <= set(rayprivacy.__all__)
-    named = re.findall(r"`((?:tests|rayprivacy|jobs|benchmarks|docs|tune_spaces|deploy)/[\w./-]+)`", text)
-    assert [each for each in named if not (ROOT / each).exists()] == []
-
-
 def test_every_complaint_is_answered_by_files_that_exist() -> None:
     text = (ROOT / "docs" / "comparison.md").read_text()
     rows = [line for line in text.splitlines() if re.match(r"\| \d+ \|", line)]
@@ -207,29 +178,20 @@ def test_every_complaint_is_answered_by_files_that_exist() -> None:
             assert (ROOT / "rayprivacy" / module).is_file(), module
 
 
-@pytest.fixture(scope="module")
-def sentences() -> str:
-    """Every string of the package, with `...` where a value goes."""
-    found = []
-    for path in (ROOT / "rayprivacy").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.JoinedStr):
-                parts = [part.value if isinstance(part, ast.Constant) else "..." for part in node.values]
-                found.append("".join(map(str, parts)))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append(node.value)
-    return "\n".join(found)
-
-
-@pytest.mark.parametrize("name", ["runbook.md", "ledger.md"])
-def test_quoted_messages_are_those_of_the_code(name: str, sentences: str) -> None:
-    quoted = [
-        " ".join(each.split()) for each in re.findall(r"`([^`]+)`", _unfenced((ROOT / "docs" / name).read_text()))
-    ]
-    messages = [
-        each for each in quoted if len(each.split()) > 4 and not re.match(r"(rayprivacy|ledger|sqlite3) |\(", each)
-    ]
-    assert len(messages) >= 3
-    for message in messages:
-        for part in message.split("..."):
-            assert part.strip() in sentences, f"{part!r} of {message!r}"
+def test_quoted_messages_are_those_of_the_code() -> None:
+    found = []  # every string of the package, with `...` where a value goes
+    sources = [path.read_text() for path in (ROOT / "rayprivacy").rglob("*.py")]
+    for node in (node for source in sources for node in ast.walk(ast.parse(source))):
+        if isinstance(node, ast.JoinedStr):
+            parts = [part.value if isinstance(part, ast.Constant) else "..." for part in node.values]
+            found.append("".join(map(str, parts)))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+    sentences = "\n".join(found)
+    for name in ("runbook.md", "ledger.md"):
+        quoted = re.findall(r"`([^`]+)`", _unfenced((ROOT / "docs" / name).read_text()))
+        long = [" ".join(each.split()) for each in quoted if len(each.split()) > 4]
+        messages = [each for each in long if not re.match(r"(rayprivacy|ledger|sqlite3) |\(", each)]
+        assert len(messages) >= 3
+        for message in messages:
+            assert all(part.strip() in sentences for part in message.split("...")), message

@@ -17,7 +17,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 from typer.testing import CliRunner
 
 import rayprivacy
@@ -102,43 +101,38 @@ def _exists(name: str) -> bool:
 
 
 def _wrong(source: str) -> list[str]:
-    return [
-        f"line {line}: {name}" for line, text in _strings(source) for name in _named_keys(text) if not _exists(name)
-    ]
+    found = [(line, name) for line, text in _strings(source) for name in _named_keys(text)]
+    return [f"line {line}: {name}" for line, name in found if not _exists(name)]
 
 
 def test_messages_name_keys_that_exist() -> None:
     wrong = {str(path.relative_to(PACKAGE)): _wrong(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
     assert {name: found for name, found in wrong.items() if found} == {}
     assert {"corpus", "privacy", "resources", "search", "metric"} <= _keys().keys()
-    assert _exists("codes.values.stars")
-    assert _exists("fixed.corpus.holdout")
-    assert _exists("search.privacy.epsilon")
+    assert all(map(_exists, ("codes.values.stars", "fixed.corpus.holdout", "search.privacy.epsilon")))
     assert not _exists("codes.value")
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        """raise ConfigError("'privacy.epsilom' is too small: give more.")""",
-        """raise ConfigError(f"privacy.epsilom is {value}: give more.")""",
-        """raise ConfigError("it is too small" f": set privacy.epsilom to {value}, or more.")""",
-        """REMEDY = "set fixed.privacy.epsilom"\ndef _refused() -> None:\n    raise ValueError(REMEDY)""",
-        """raise ValueError("budget.epsilom is missing: add it")""",
-        """raise ConfigError(_sentence("search lacks privacy.epsilom"))""",
-        """raise ConfigError("generator.codes.values has no list.")""",
-        """raise ConfigError(f"engine.zero is {stage}.")""",
-    ],
+WRONG = (
+    """raise ConfigError("'privacy.epsilom' is too small: give more.")""",
+    """raise ConfigError(f"privacy.epsilom is {value}: give more.")""",
+    """raise ConfigError("it is too small" f": set privacy.epsilom to {value}, or more.")""",
+    """REMEDY = "set fixed.privacy.epsilom"\ndef _refused() -> None:\n    raise ValueError(REMEDY)""",
+    """raise ValueError("budget.epsilom is missing: add it")""",
+    """raise ConfigError(_sentence("search lacks privacy.epsilom"))""",
+    """raise ConfigError("generator.codes.values has no list.")""",
+    """raise ConfigError(f"engine.zero is {stage}.")""",
 )
-def test_a_wrong_key_is_found(source: str) -> None:
-    assert len(_wrong(source)) == 1
+RIGHT = (
+    """raise ConfigError("recipe.yaml and audit.json")""",
+    """raise ConfigError("see https://host/privacy.epsilom")""",
+    """raise ConfigError("rayprivacy.corpus.layouts")""",
+    """raise ConfigError("jobs/privacy.epsilom")""",
+    """raise ConfigError("dp_accounting.privacy.epsilom")""",
+    """def f():\n    'See engine.Engine and corpus.shards.'""",
+    """key = root / "public.key\"""",
+)
 
 
-def test_what_is_no_key_is_left_alone() -> None:
-    for text in (
-        *("recipe.yaml and audit.json", "see https://host/privacy.epsilom", "rayprivacy.corpus.layouts"),
-        *("jobs/privacy.epsilom", "dp_accounting.privacy.epsilom"),
-    ):
-        assert _wrong(f"raise ConfigError({text!r})") == []
-    assert _wrong('def f():\n    """See engine.Engine and corpus.shards."""') == []
-    assert _wrong('key = root / "public.key"') == []
+def test_a_wrong_key_is_found_and_what_is_no_key_left_alone() -> None:
+    assert [len(_wrong(source)) for source in WRONG + RIGHT] == [1] * len(WRONG) + [0] * len(RIGHT)

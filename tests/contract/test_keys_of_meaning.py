@@ -49,19 +49,16 @@ def test_every_key_of_corpus_and_privacy_is_classified(recipe: type[Recipe]) -> 
     assert found <= KEYS.keys(), "say in runs/meaning.py whether these keys change who or what is protected"
 
 
-def test_the_table_has_no_key_that_is_gone_and_a_reason_for_each() -> None:
+def test_the_table_has_no_key_that_is_gone_and_no_search_changes_who_is_protected() -> None:
     found = {key for recipe in RECIPES for b in BLOCKS for key in keys_of(type(recipe.model_fields[b].default), b)}
     assert found == KEYS.keys()
     assert all(key.why for key in KEYS.values())
     assert {name for name, key in KEYS.items() if key.units} == {*OTHER, "privacy.unit"}
-
-
-def test_no_search_changes_who_is_protected() -> None:
     assert {key.partition(".")[0] for key in KEYS} <= set(FIXED_KEYS)
     assert not any(KEYS[key].units for key in SEARCHABLE)
 
 
-def _recipe(folder: Path, unit: PrivacyUnit, changes: Mapping[str, Any], method: str = "seqpate", **own: Any) -> Recipe:
+def _recipe(folder: Path, unit: PrivacyUnit, changes: Mapping[str, Any]) -> Recipe:
     for name in ("names.txt", "places.txt"):
         (folder / name).write_text(f"secret {name.removesuffix('.txt')}\n")
     corpus = BASE[unit]["corpus"] | {key.removeprefix("corpus."): value for key, value in changes.items()}
@@ -69,7 +66,7 @@ def _recipe(folder: Path, unit: PrivacyUnit, changes: Mapping[str, Any], method:
         corpus = corpus | {"phrases": str(folder / corpus["phrases"])}
     places = {"ledger": f"sqlite:///{folder}/ledger.db", "key": str(folder / "key")}
     privacy = {"unit": unit.value, "account": "one", "corpus": "mail", "epsilon": 50.0, **places}
-    return parse_recipe({"method": method, "corpus": corpus, "privacy": privacy, **own})
+    return parse_recipe({"method": "seqpate", "corpus": corpus, "privacy": privacy})
 
 
 def _open(recipe: Recipe) -> None:
@@ -92,19 +89,12 @@ def test_two_recipes_that_differ_in_who_is_protected_do_not_share_an_account(
     assert second.model_copy(update={"corpus": first.corpus}) == first, "the case changes one key"
 
 
-def test_another_unit_is_refused(tmp_path: Path) -> None:
-    _open(_recipe(tmp_path, USER, {}))
+def test_another_unit_is_refused_and_what_changes_no_meaning_is_admitted(tmp_path: Path) -> None:
+    alike = {"corpus.holdout": 0.2, "corpus.max_records_per_user": 7, "corpus.max_chars": 99, "corpus.text": "body"}
+    for changes in ({}, *({key: value} for key, value in alike.items())):
+        _open(_recipe(tmp_path, USER, changes))
     with pytest.raises(rp.LedgerError, match=r"privacy\.unit is 'record' and account 'one' was created with 'user'"):
         _open(_recipe(tmp_path, RECORD, {}))
-
-
-ALIKE = {"corpus.holdout": 0.2, "corpus.max_records_per_user": 7, "corpus.max_chars": 99, "corpus.text": "body"}
-
-
-def test_what_changes_no_meaning_is_admitted(tmp_path: Path) -> None:
-    _open(_recipe(tmp_path, USER, {}))
-    for key, value in ALIKE.items():
-        _open(_recipe(tmp_path, USER, {key: value}))
 
 
 def test_the_same_list_in_another_file_is_the_same_list(tmp_path: Path) -> None:
@@ -146,14 +136,14 @@ def test_a_trainer_keeps_to_one_meaning_too(tmp_path: Path) -> None:
         open_account(recipes[1], method.planned(recipes[1]))
 
 
-SANITISE = {
-    "words of the list": {"sanitize": {"plus": {"sensitive": 0.5, "p": 0.9}}},
-    "column": {"corpus": {"text": "body"}},
-    "labels": {"sanitize": {"labels": {"kind": "randomize", "values": {"topic": ["a", "b"]}}}},
-    "layout": {"sanitize": {"layout": "keep"}},
-    "typed values": {"sanitize": {"entities": []}},
-    "equality": {"sanitize": {"consistent": True}},
-    "detector": {"sanitize": {"detector": "presidio"}},
+SANITISE: dict[str, dict[str, Any]] = {  # what changes what is protected
+    "words of the list": {"plus": {"sensitive": 0.5, "p": 0.9}},
+    "labels": {"labels": {"kind": "randomize", "values": {"topic": ["a", "b"]}}},
+    "layout": {"layout": "keep"},
+    "typed values": {"entities": []},
+    "equality": {"consistent": True},
+    "detector": {"detector": "presidio"},
+    "column": {},
 }
 OF_SANITIZE = {  # what changes only how well words are protected
     *("mechanism", "vectors", "vectors_file", "words", "length", "cap", "epsilon", "keep", "max_tokens"),
@@ -161,17 +151,20 @@ OF_SANITIZE = {  # what changes only how well words are protected
 
 
 def test_every_key_of_the_sanitiser_is_classified() -> None:
-    changing = {key for changes in SANITISE.values() for key in changes.get("sanitize", {})}
+    changing = {key for changes in SANITISE.values() for key in changes}
     assert set(SanitizeConfig.model_fields) == OF_SANITIZE | changing, "say whether a new key changes what is protected"
 
 
-@pytest.mark.parametrize("what", SANITISE)
-def test_two_sanitisers_that_differ_in_what_is_protected_do_not_share_an_account(what: str, tmp_path: Path) -> None:
-    base: dict[str, Any] = {"corpus": {"labels": ["topic"]}, "sanitize": {"words": 500, "max_tokens": 8, "keep": 0.3}}
+def test_sanitisers_that_differ_in_what_is_protected_do_not_share_an_account(tmp_path: Path) -> None:
     place = {"ledger": f"sqlite:///{tmp_path}/ledger.db", "account": "one", "epsilon": 1e4}
-    changed = {block: base[block] | SANITISE[what].get(block, {}) for block in base}
-    first, second = (parse_recipe({"method": "santext", "privacy": place, **each}) for each in (base, changed))
-    _open(first)
-    with pytest.raises(rp.LedgerError, match="epsilons of the two do not add"):
-        _open(second)
-    _open(parse_recipe({"method": "santext", "privacy": place, **base, "seed": 1}))
+
+    def recipe(what: str = "", **more: Any) -> Recipe:
+        sanitize = {"words": 500, "max_tokens": 8, "keep": 0.3, **SANITISE.get(what, {})}
+        corpus = {"labels": ["topic"], **({"text": "body"} if what == "column" else {})}
+        return parse_recipe({"method": "santext", "privacy": place, "corpus": corpus, "sanitize": sanitize, **more})
+
+    _open(recipe())
+    for what in SANITISE:
+        with pytest.raises(rp.LedgerError, match="epsilons of the two do not add"):
+            _open(recipe(what))
+    _open(recipe(seed=1))

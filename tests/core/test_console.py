@@ -30,25 +30,17 @@ def test_calls_repeat_until_the_block_ends() -> None:
     with repeating(0.001, call):
         assert three.wait(PATIENCE)
     assert done.is_set(), "the block ends after the call that is under way"
-    (thread,) = set(calls)
+    told, (thread,) = len(calls), set(calls)
     assert thread.daemon
     assert not thread.is_alive()
     assert thread is not threading.current_thread()
-    told = len(calls)
     time.sleep(0.05)
     assert len(calls) == told
 
 
-def test_a_short_block_does_not_wait_for_the_first_call() -> None:
-    calls: list[int] = []
-    began = time.monotonic()
-    with repeating(60.0, lambda: calls.append(1)):
-        pass
-    assert time.monotonic() - began < 10
-    assert calls == []
-
-
-def test_a_call_that_raises_is_the_last_and_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_short_block_does_not_wait_and_what_it_raises_passes_but_not_what_a_call_raises(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     calls: list[int] = []
     raised = threading.Event()
 
@@ -57,46 +49,40 @@ def test_a_call_that_raises_is_the_last_and_says_nothing(capfd: pytest.CaptureFi
         raised.set()
         raise ValueError("private text")
 
+    began = time.monotonic()
+    with pytest.raises(KeyError, match="of the block"), repeating(60.0, call):
+        raise KeyError("of the block")
+    assert time.monotonic() - began < 10
+    assert calls == []
     with repeating(0.001, call):
         assert raised.wait(PATIENCE)
         time.sleep(0.05)
-    assert calls == [1]
+    assert calls == [1], "a call that raises is the last"
     assert capfd.readouterr() == ("", "")
-
-
-def test_what_the_block_raises_passes() -> None:
-    with pytest.raises(KeyError, match="of the block"), repeating(0.001, lambda: None):
-        raise KeyError("of the block")
     assert not [thread for thread in threading.enumerate() if thread.name == "repeating"]
 
 
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [({}, SPINS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
-    ids=["by default", "a count of one's own", "a policy of one's own"],
-)
-def test_threads_of_torch_share_cores_unless_told_otherwise(given: dict[str, str], found: str | None) -> None:
+def test_threads_of_torch_share_cores_unless_told_otherwise() -> None:
     clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     code = "import os, sys, rayprivacy; print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
-    said = subprocess.run([sys.executable, "-c", code], env=clean | given, capture_output=True, text=True, check=True)
-    assert said.stdout.split() == [str(found), "False"]
-
-
-NAMES = ["nearest_distance_mean", "[bold]", "most_frequent_label_accuracy"]
-FIGURES = ["0.08412 [0.07913, 0.08944]", "", "1.234e+04 [1.1e+04, 1.3e+04]"]
+    for given, found in (({}, SPINS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)):
+        said = subprocess.check_output([sys.executable, "-c", code], env=clean | given, text=True)
+        assert said.split() == [str(found), "False"]
 
 
 @pytest.mark.parametrize("width", [200, 80, 40])
 def test_every_letter_of_every_cell_is_there_and_brackets_are_no_markup(width: int) -> None:
+    names = ["nearest_distance_mean", "[bold]", "most_frequent_label_accuracy"]
+    figures = ["0.08412 [0.07913, 0.08944]", "", "1.234e+04 [1.1e+04, 1.3e+04]"]
     table = WholeTable("figure", "synthetic", "real, other users", title="Memorisation: is it repeated?")
-    for name, figure in zip(NAMES, FIGURES, strict=True):
+    for name, figure in zip(names, figures, strict=True):
         table.add_row(name, figure, figure)
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(table)
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    file = io.StringIO()
+    Console(file=file, width=width, color_system=None).print(table)
+    shown = file.getvalue()
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= width
     rows = [line.split("│")[1:-1] for line in shown.splitlines() if "│" in line]
     columns = ["".join(re.sub(r"\s", "", row[place]) for row in rows) for place in range(3)]
-    assert columns == ["".join(cells).replace(" ", "") for cells in (NAMES, FIGURES, FIGURES)]
-    assert width < 60 or all(name in shown for name in NAMES)
+    assert columns == ["".join(cells).replace(" ", "") for cells in (names, figures, figures)]
+    assert width < 60 or all(name in shown for name in names)

@@ -6,6 +6,7 @@ from typing import Any
 import psycopg
 
 TABLES = ("accounts", "entries", "outputs")
+OTHERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 
 class Backdoor:
@@ -47,3 +48,10 @@ class Backdoor:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def empty_database(url: str) -> None:
+    """Drop all tables, and the connections of earlier tests: making a new database takes ten times as long."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"SELECT pg_terminate_backend(pid) FROM ({OTHERS}) AS others")
+        connection.execute("SET client_min_messages = warning; DROP SCHEMA public CASCADE; CREATE SCHEMA public")

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from backdoor import Backdoor
-from emptying import empty_database
+from backdoor import Backdoor, empty_database
 from postgres import postgres_server
 from usual import TERMS
 

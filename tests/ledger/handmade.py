@@ -23,6 +23,8 @@ from rayprivacy.ledger.audit.rows import Rows
 Row = dict[str, Any]
 STATES = ("reserved", "started", "committed")
 UNTIL = "2026-01-01T00:05:00.000+00:00"
+USUAL: Row = {"composition": "gdp", "epsilon": 3.0, "kind": "central", "corpus": "", "parameters": {}, "size": 1}
+USUAL |= {"unit": "user", "relation": "add-or-remove", "delta": 1e-6}
 
 
 def steps(value: float | Fraction) -> int:
@@ -100,21 +102,13 @@ class Handmade:
         self.entries.append(row | {"rung": 0, "balance": json.dumps(self.sums[account], sort_keys=True)} | columns)
         return self.entries[-1]
 
-    def open(
-        self,
-        name: str,
-        composition: str = "gdp",
-        epsilon: float = 3.0,
-        kind: str = "central",
-        corpus: str = "",
-        parameters: Row | None = None,
-        size: int = 1,
-    ) -> "Handmade":
-        terms: Row = {"unit": "user", "relation": "add-or-remove", "epsilon": epsilon, "delta": 1e-6}
-        terms |= {"composition": composition, "kind": kind, "corpus": corpus, "parameters": parameters or {}}
+    def open(self, name: str, *terms: Any, **more: Any) -> "Handmade":
+        """Open an account; the terms that are not usual are named, or stand in the order of `USUAL`."""
+        given: Row = USUAL | dict(zip(USUAL, terms, strict=False)) | more
+        size = given.pop("size")
         self.sums[name] = {state: [0] * size for state in STATES}
-        entry = self.entry("create", name, detail=json.dumps(terms, sort_keys=True))
-        row = terms | {"parameters": json.dumps(terms["parameters"], sort_keys=True)}
+        entry = self.entry("create", name, detail=json.dumps(given, sort_keys=True))
+        row = given | {"parameters": json.dumps(given["parameters"], sort_keys=True)}
         self.accounts.append({"name": name, "created_at": entry["created_at"], **row})
         return self
 
@@ -167,11 +161,8 @@ class Handmade:
     def _move(self, account: str, cost: list[int], before: str, after: str) -> None:
         for state, sign in ((before, -1), (after, 1)):
             if state in STATES:
-                have = self.sums[account][state]
-                self.sums[account] = {
-                    **self.sums[account],
-                    state: [a + sign * b for a, b in zip(have, cost, strict=True)],
-                }
+                moved = [a + sign * b for a, b in zip(self.sums[account][state], cost, strict=True)]
+                self.sums[account] = {**self.sums[account], state: moved}
 
 
 SELECTIVE = {"kind": "selective", "corpus": "mail", "parameters": {"policy": "names"}}
@@ -222,7 +213,6 @@ def every_kind(key: Key | None = None) -> Handmade:
 
 
 def stored(book: Handmade, url: str) -> Engine:
-    """A database that holds the book."""
     engine = create_engine(url)
     schema.metadata.create_all(engine)
     with engine.begin() as connection:

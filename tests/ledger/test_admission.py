@@ -1,18 +1,21 @@
-"""Every composition rule admits up to its cap and no further, as computed here by other means."""
+"""Every composition rule admits up to its cap and no further, and refuses in a sentence while others go on."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
-from usual import TERMS, kinds, reserve, run
+from timeouts import patience
+from usual import TERMS, kinds, refused, reserve
 
 from rayprivacy.accounting.events import MetricLocalDpEvent
-from rayprivacy.core.errors import BudgetRefusedError, EventError, LedgerError
+from rayprivacy.core.errors import BudgetRefusedError, EventError
 from rayprivacy.core.units import AccountKind
 from rayprivacy.ledger.charges import Charge
+from rayprivacy.ledger.rules import SumRule, Vector
 from rayprivacy.ledger.store import Ledger
 
 EPSILON, DELTA, ORDER = 3.0, 1e-6, 16.0
@@ -87,23 +90,20 @@ def test_the_cap_is_reached_and_not_passed(ledger: Ledger, composition: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("composition", "event"),
+    ("composition", "events"),
     [
-        *(("gdp", GaussianDpEvent(sigma)) for sigma in (math.nan, math.inf)),
-        ("gdp", LaplaceDpEvent(5.0)),
-        ("gdp", ComposedDpEvent([LaplaceDpEvent(1.0)])),
-        ("gdp", TRAINING),
-        ("gdp", METRIC),
-        ("zcdp", TRAINING),
-        ("zcdp", METRIC),
-        ("rdp", METRIC),
-        ("metric", GaussianDpEvent(5.0)),
+        ("gdp", [*map(GaussianDpEvent, (math.nan, math.inf)), LaplaceDpEvent(5.0), TRAINING, METRIC]),
+        ("gdp", [ComposedDpEvent([LaplaceDpEvent(1.0)])]),
+        ("zcdp", [TRAINING, METRIC]),
+        ("rdp", [METRIC]),
+        ("metric", [GaussianDpEvent(5.0)]),
     ],
 )
-def test_an_event_that_the_rule_cannot_price_costs_nothing(ledger: Ledger, composition: str, event: Any) -> None:
+def test_an_event_that_the_rule_cannot_price_costs_nothing(ledger: Ledger, composition: str, events: list[Any]) -> None:
     _open(ledger, composition)
-    with pytest.raises(EventError):
-        _reserve(ledger, 0, event)
+    for event in events:
+        with pytest.raises(EventError):
+            _reserve(ledger, 0, event)
     assert kinds(ledger, "a") == ["create"]
 
 
@@ -120,63 +120,43 @@ class TestPlan:
         assert 0.5 < ledger.register_plan("a", self.PLAN) < EPSILON
         return ledger
 
-    def test_it_is_registered_once(self, planned: Ledger, url: str) -> None:
+    def test_it_is_registered_once_or_refused(self, planned: Ledger, url: str) -> None:
         for again in (planned, Ledger.open(url)):
-            with pytest.raises(LedgerError, match="has a plan already"):
-                again.register_plan("a", self.PLAN)
-        with pytest.raises(LedgerError, match="only 'pld' accounts take a plan"):
-            planned.register_plan("chat", self.PLAN)
-        assert kinds(planned, "a") == ["create", "plan"]
-        assert planned.verify().entries == 3
-
-    def test_a_plan_that_cannot_be_is_refused(self, ledger: Ledger) -> None:
-        ledger.create_account("a", *TERMS, "pld")
-        too_dear = SelfComposedDpEvent(GaussianDpEvent(20.0), 4000)
-        for event, match in ((too_dear, "cap of 3"), (METRIC, ""), (GaussianDpEvent(math.nan), "")):
-            with pytest.raises(BudgetRefusedError if match else EventError, match=match):
-                ledger.register_plan("a", [event])
-        assert kinds(ledger, "a") == ["create"]
-        assert ledger.register_plan("a", [GaussianDpEvent(20.0)]) < EPSILON
+            refused("has a plan already", again.register_plan, "a", self.PLAN)
+        refused("only 'pld' accounts take a plan", planned.register_plan, "chat", self.PLAN)
+        planned.create_account("b", *TERMS, "pld")
+        for event in (METRIC, GaussianDpEvent(math.nan)):
+            with pytest.raises(EventError):
+                planned.register_plan("b", [event])
+        assert planned.verify().entries == 4
 
     def test_the_least_costly_line_pays_first(self, ledger: Ledger) -> None:
         """Lines of falling noise: a plan admits all of itself, whichever part is charged first."""
         steps = [PoissonSampledDpEvent(0.01, GaussianDpEvent(sigma)) for sigma in (2.0, 1.8, 1.62, 1.458)]
-        ledger.create_account("a", *TERMS, "pld")
-        ledger.register_plan("a", [SelfComposedDpEvent(steps[0], 8), *steps])
-        for rung, event in enumerate((SelfComposedDpEvent(steps[0], 8), *steps)):
-            _reserve(ledger, rung, event)
+        plan = [SelfComposedDpEvent(steps[0], 8), *steps]
+        ledger.create_account("a", *TERMS, "pld", plan=plan)
+        for number, event in enumerate(plan):
+            _reserve(ledger, number, event)
         with pytest.raises(BudgetRefusedError):
             _reserve(ledger, 9, steps[0])
 
-    @pytest.mark.parametrize(
-        "event",
-        [
-            TRAINING,
-            SelfComposedDpEvent(TRAINING, 100),
-            PoissonSampledDpEvent(0.005, GaussianDpEvent(1.0)),
-            PoissonSampledDpEvent(0.01, GaussianDpEvent(1.5)),
-            GaussianDpEvent(20.0),
-            GaussianDpEvent(50.0),
+    def test_what_is_planned_or_less_is_admitted(self, planned: Ledger) -> None:
+        cheaper = [
+            *(TRAINING, SelfComposedDpEvent(TRAINING, 100), PoissonSampledDpEvent(0.005, GaussianDpEvent(1.0))),
+            *(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.5)), GaussianDpEvent(20.0), GaussianDpEvent(50.0)),
             LaplaceDpEvent(60.0),
-        ],
-    )
-    def test_what_is_planned_or_less_is_admitted(self, planned: Ledger, event: Any) -> None:
-        assert sum(run(planned, "a", "run", event).cost) in (1, 100)
-        assert planned.verify().charges == 1
+        ]
+        for number, event in enumerate(cheaper):
+            charge = _reserve(planned, number, event)
+            assert sum(charge.cost) in (1, 100)
+            planned.cancel(charge)
+        assert planned.verify().charges == len(cheaper)
 
-    @pytest.mark.parametrize(
-        "event",
-        [
-            GaussianDpEvent(19.9),
-            PoissonSampledDpEvent(0.011, GaussianDpEvent(1.0)),
-            PoissonSampledDpEvent(0.01, GaussianDpEvent(0.99)),
-            LaplaceDpEvent(49.0),
-            METRIC,
-        ],
-    )
-    def test_what_costs_more_than_any_line_is_refused(self, planned: Ledger, event: Any) -> None:
-        with pytest.raises(EventError, match="plan"):
-            _reserve(planned, 0, event)
+    def test_what_costs_more_than_any_line_is_refused(self, planned: Ledger) -> None:
+        dearer = [PoissonSampledDpEvent(q, GaussianDpEvent(sigma)) for q, sigma in ((0.011, 1.0), (0.01, 0.99))]
+        for event in (GaussianDpEvent(19.9), *dearer, LaplaceDpEvent(49.0), METRIC):
+            with pytest.raises(EventError, match="plan"):
+                _reserve(planned, 0, event)
         assert kinds(planned, "a") == ["create", "plan"]
 
     def test_a_line_runs_no_more_often_than_planned(self, planned: Ledger) -> None:
@@ -206,3 +186,38 @@ class TestPlan:
         _reserve(planned, 2, SelfComposedDpEvent(GaussianDpEvent(20.0), 3))
         assert planned.status("a").share == 1
         assert planned.verify().charges == 3
+
+
+def test_others_write_while_a_refusal_is_explained(ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, figure, pool = Ledger.open(url), SumRule.epsilon, ThreadPoolExecutor()
+    written = []
+
+    def slow(rule: SumRule, used: Vector) -> float:
+        # The explanation goes on until another client has written.
+        charge = pool.submit(other.reserve, "chat", f"other-{len(written)}", "d", GaussianDpEvent(50.0))
+        written.append(charge.result(timeout=patience(20)))
+        return figure(rule, used)
+
+    monkeypatch.setattr(SumRule, "epsilon", slow)
+    match = r"asks for epsilon 10\.99\d* and account 'chat' has 3 of 3 left.*lower privacy\.epsilon to that"
+    with pytest.raises(BudgetRefusedError, match=match) as caught:
+        ledger.reserve("chat", "run", "d", GaussianDpEvent(0.5))
+    assert caught.value.__suppress_context__  # no traceback of how it was decided
+    assert len(written) == 2  # what is asked, and what is left
+    assert ledger.charges_of("chat", "run") == []
+    assert ledger.verify().charges == 2
+    pool.shutdown()
+    other.close()
+
+
+def test_more_than_has_a_figure_is_refused_and_not_an_invalid_event(ledger: Ledger) -> None:
+    plan = [SelfComposedDpEvent(LaplaceDpEvent(50.0), 3)]
+    ledger.create_account("planned", *TERMS, composition="pld", plan=plan)
+    with pytest.raises(BudgetRefusedError, match=r"asks for epsilon 0\.\d+ and account 'planned' has 0\.06\d* of 3"):
+        ledger.reserve("planned", "run", "d", SelfComposedDpEvent(LaplaceDpEvent(50.0), 30))
+    million = SelfComposedDpEvent(LaplaceDpEvent(50.0), 10**6 + 1)
+    match = "more than account 'planned' has left of epsilon 3 at delta 1e-06"
+    for call in (lambda: ledger.reserve("planned", "run", "d", million), lambda: ledger.check("planned", million)):
+        with pytest.raises(BudgetRefusedError, match=match):
+            call()
+    assert kinds(ledger, "planned") == ["create", "plan"]

@@ -10,8 +10,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from backdoor import empty_database
 from crashing import EVENT, RUNGS, SCENARIOS, open_accounts, open_and_die, run, run_and_die
-from emptying import empty_database
 from processes import warm_children
 
 from rayprivacy.ledger.charges import Charge, ChargeState

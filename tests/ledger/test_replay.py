@@ -1,6 +1,7 @@
-"""The auditor accepts honest books of every kind, and finds whatever is changed in them."""
+"""The auditor accepts honest books of every kind, finds what is changed in them, and answers garbage in a sentence."""
 
 import ast
+import contextlib
 import json
 import struct
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import EFFORT
 from handmade import (
     Handmade,
     chain,
@@ -17,10 +19,11 @@ from handmade import (
     gaussian,
     gdp_cost,
     refuse,
-    refuse_next,
     replay,
     stored,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
@@ -30,13 +33,8 @@ from rayprivacy.ledger.audit.rows import Rows, read_rows
 
 KEY = Key.for_tests()
 BOOK = every_kind(KEY).rows
-CELLS = [
-    (table, number, column)
-    for table in ("accounts", "entries", "outputs")
-    for number, row in enumerate(getattr(BOOK, table))
-    for column in row
-    if (table, column) != ("outputs", "size")  # counted from the bytes in a database, covered by a digest in an export
-]
+CELLS = [(t, n, c) for t in ("accounts", "entries", "outputs") for n, row in enumerate(getattr(BOOK, t)) for c in row]
+UNCHAINED = ("outputs", "size")  # counted from the bytes in a database, covered by a digest in an export
 
 
 def flipped(value: Any) -> Any:
@@ -56,36 +54,29 @@ def test_a_book_of_every_kind_replays() -> None:
     assert {row["kind"] for row in BOOK.entries} == {
         *("create", "meaning", "plan", "reserve", "start", "renew", "takeover", "commit", "cancel", "exposure")
     }
-
-
-def test_an_empty_book_replays() -> None:
     assert replay(Rows([], [], []), expected_head="0" * 64) == VerifyReport(0, 0, 0, 0, "0" * 64)
 
 
 @pytest.mark.parametrize("table", ["accounts", "entries", "outputs"])
 def test_every_flipped_bit_is_found(table: str) -> None:
     for of, number, column in CELLS:
-        if of == table:
+        if of == table and (of, column) != UNCHAINED:
             rows = copy(BOOK)
             row = getattr(rows, table)[number]
             row[column] = flipped(row[column])
-            refuse(rows, key=KEY)
-            if column != "mac":  # a mac says nothing to those without the key
-                refuse(rows)
+            refuse(rows, key=KEY if column == "mac" or number == 0 else None)  # a mac says nothing without the key
 
 
 @pytest.mark.parametrize("table", ["accounts", "entries", "outputs"])
 def test_every_removed_repeated_or_swapped_row_is_found(table: str) -> None:
-    count = len(getattr(BOOK, table))
-    for number in range(count):
+    for number, row in enumerate(getattr(BOOK, table)):
         removed, repeated, swapped = copy(BOOK), copy(BOOK), copy(BOOK)
         del getattr(removed, table)[number]
         refuse(removed, key=KEY, expected_head=BOOK.entries[-1]["hash"])
-        getattr(repeated, table).insert(number, dict(getattr(repeated, table)[number]))
+        getattr(repeated, table).insert(number, dict(row))
         refuse(repeated)
         if table == "entries":
-            rows = swapped.entries
-            rows[number - 1], rows[number] = rows[number], rows[number - 1]
+            swapped.entries[number], swapped.entries[number - 1] = BOOK.entries[number - 1], row
             refuse(swapped)
 
 
@@ -94,14 +85,10 @@ def test_a_tail_that_was_cut_needs_the_head_that_was_seen() -> None:
     older, head = book.rows, book.rows.entries[-1]["hash"]
     book.reserve("chat", "run-9", gaussian(40.0), gdp_cost(40.0))
     newer = book.rows
-    assert replay(newer, KEY, head).entries == len(older.entries) + 1
-    assert replay(older, KEY).entries == len(older.entries)  # neither chain nor macs can know
+    assert replay(newer, KEY, head).entries == replay(older, KEY).entries + 1  # neither chain nor macs can know
     refuse(older, "older copy was put back or its tail was cut", expected_head=newer.entries[-1]["hash"])
-
-
-def test_every_cut_is_found_when_a_head_is_expected() -> None:
     for length in range(len(BOOK.entries)):
-        refuse(Rows(BOOK.accounts, BOOK.entries[:length], BOOK.outputs), expected_head=BOOK.entries[-1]["hash"])
+        refuse(Rows(BOOK.accounts, BOOK.entries[:length], BOOK.outputs), expected_head=head)
 
 
 def test_macs() -> None:
@@ -112,32 +99,37 @@ def test_macs() -> None:
     forged = Rows(BOOK.accounts, chain(BOOK.entries), BOOK.outputs)  # written anew, without the key
     assert replay(forged, KEY).macs == "none"
     refuse(Rows(BOOK.accounts, chain(BOOK.entries, Key(b"k" * 32)), BOOK.outputs), "entry 1 .* mac", key=KEY)
-
-
-def test_a_book_may_be_keyed_later() -> None:
-    rows = copy(BOOK)
-    for row in rows.entries[:7]:
+    later = copy(BOOK)
+    for row in later.entries[:7]:
         row["mac"] = ""
-    assert replay(rows, KEY).macs == "checked from entry 8 on"
-    assert replay(rows).macs == "unchecked from entry 8 on"
+    assert replay(later, KEY).macs == "checked from entry 8 on"
+    assert replay(later).macs == "unchecked from entry 8 on"
 
 
 # Whoever rewrites the chain with consistent hashes must still follow the rules.
 
 
 def test_no_column_can_be_changed_in_a_chain_written_anew() -> None:
-    honest = every_kind()
+    """Every third of them by day: each column in some entries, and each entry in some columns."""
+    honest, stride = every_kind(), 3 if EFFORT == 1 else 1
+    columns = ("account", "kind", "release_id", "input_digest", "charge", "events", "cost", "balance", "rung")
     for number, row in enumerate(honest.entries):
-        for column in ("account", "kind", "release_id", "input_digest", "charge", "events", "cost", "balance", "rung"):
+        for column in columns[number % stride :: stride]:
             entries = [dict(entry) for entry in honest.entries]
             entries[number][column] = row[column] + 1 if column == "rung" else row[column] + "x"
             refuse(Rows(honest.accounts, chain(entries), honest.outputs))
+    head, entries = "0" * 64, []
+    for entry in honest.rows.entries:  # and they are numbered from one
+        row = entry | {"seq": entry["seq"] + 1, "prev_hash": head}
+        head = row["hash"] = entry_hash(row)
+        entries.append(row)
+    refuse(Rows(honest.accounts, entries, honest.outputs), "entry 1 .* does not follow")
 
 
-@pytest.mark.parametrize("state", ["reserved", "started", "committed"])
-def test_a_forged_balance_is_found(state: str) -> None:
+def test_a_forged_balance_is_found() -> None:
     honest = every_kind()
     for number, row in enumerate(honest.entries):
+        state = ("reserved", "started", "committed")[number % 3]
         entries = [dict(entry) for entry in honest.entries]
         balance = json.loads(row["balance"])
         balance[state] = [part + 1 for part in balance[state]] or [0]
@@ -145,36 +137,14 @@ def test_a_forged_balance_is_found(state: str) -> None:
         refuse(Rows(honest.accounts, chain(entries), honest.outputs), f"entry {number + 1} .* balance")
 
 
-def test_a_balance_must_not_disappear() -> None:
-    book = Handmade().open("chat")
-    book.reserve("chat", "run", gaussian(5.0), gdp_cost(5.0))
-    for missing in ("balance", "cost"):
-        book.entries[-1] |= {missing: ""}
-        refuse_next(book, f"entry 2 .* no valid JSON in {missing}")
-
-
 def test_the_auditor_uses_no_code_of_the_store() -> None:
     package = Path(schema.__file__).parent
-    allowed = {"rayprivacy.core", "rayprivacy.ledger.audit", "rayprivacy.ledger.book"}
+    allowed = ("rayprivacy.core", "rayprivacy.ledger.audit", "rayprivacy.ledger.book")
     for path in (package / "export.py", *(package / "audit").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names = [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            for name in names:
-                assert not str(name).startswith("rayprivacy") or any(str(name).startswith(a) for a in allowed), path
-
-
-# A real database, and time.
-
-
-def test_a_database_is_verified_from_its_rows(tmp_path: Path) -> None:
-    engine = stored(every_kind(KEY), f"sqlite:///{tmp_path}/ledger.db")
-    with engine.connect() as connection:
-        rows = read_rows(connection)
-        assert replay(rows, KEY) == replay(BOOK, KEY)
-        with pytest.raises(LedgerError, match="tail was cut"):
-            replay(rows, KEY, "f" * 64)
-    engine.dispose()
+            assert all(name.startswith(allowed) for name in names if name.startswith("rayprivacy")), path
 
 
 @pytest.mark.parametrize(
@@ -209,21 +179,53 @@ def test_a_damaged_database_ends_in_one_sentence(tmp_path: Path, statement: str)
     engine.dispose()
 
 
-def test_thirty_thousand_rows_take_seconds() -> None:
+def test_thousands_of_rows_take_seconds() -> None:
     book = Handmade(KEY).open("a", epsilon=50.0)
     cost = gdp_cost(50.0)
-    for number in range(10_000):
+    for number in range(2_000):
         book.release("a", f"run-{number}", gaussian(50.0), cost)
     rows = book.rows
     before = time.process_time()
-    assert replay(rows, KEY).entries == 30_001
-    assert time.process_time() - before < 15  # about three on one core
+    assert replay(rows, KEY).entries == 6_001
+    assert time.process_time() - before < 3  # a fifth of that on a quiet core
 
 
-def test_entries_are_numbered_without_a_gap() -> None:
-    head, entries = "0" * 64, []
-    for entry in every_kind().rows.entries:
-        row = entry | {"seq": entry["seq"] + 1, "prev_hash": head}
-        head = row["hash"] = entry_hash(row)
-        entries.append(row)
-    refuse(Rows(BOOK.accounts, entries, BOOK.outputs), "entry 1 .* does not follow")
+GARBAGE: list[Any] = [
+    *(None, True, -1, 0, 10**30, 10**5000, 1.5, float("nan"), float("inf"), b"x", [], {}, "\udc80", "\x00", ""),
+    *("NaN", "[NaN]", "1e999", "[1e999]", "null", "{}", "[]", "[" * 5000, "9" * 5000, f"[{'9' * 5000}]"),
+    *('{"a":1,"a":1}', '{"kind":[]}', '{"kind":"gaussian","noise_multiplier":NaN}', '{"kind":"renyi"}'),
+    *('{"kind":"gaussian","noise_multiplier":1e-101}', '{"kind":"gaussian","noise_multiplier":"1"}'),
+    *('{"kind":"gaussian","noise_multiplier":true}', f'{{"kind":"gaussian","noise_multiplier":{"9" * 400}}}'),
+    *('{"kind":"self-composed","count":1e3,"event":{"kind":"gaussian","noise_multiplier":9}}', '{"kind":"composed"}'),
+    *('{"kind":"composed","events":[]}', '{"kind":"poisson-sampled-gaussian","sampling_probability":2}'),
+    *('{"reserved":[1.0],"started":[0],"committed":[0]}', '{"reserved":[true],"started":[0],"committed":[0]}'),
+    *('{"token":-1,"holder":"","until":""}', '{"token":1,"holder":1,"until":"x"}', '{"output_digest":1,"token":1}'),
+    '{"unit":"user","relation":"replace","epsilon":1e308,"delta":1e-320,"composition":"gdp"}',
+    '{"unit":"user","relation":"replace","epsilon":1e-300,"delta":0.5,"composition":"zcdp"}',
+    '{"unit":"user","relation":"replace","epsilon":0,"delta":0.5,"composition":"rdp","parameters":{"order":1}}',
+    '{"unit":[],"relation":{},"epsilon":3,"delta":0.5,"composition":"rdp","parameters":{"order":[[2]]}}',
+]
+
+
+@given(st.sampled_from(CELLS), st.sampled_from(GARBAGE), st.booleans())
+def test_garbage_in_any_cell_ends_in_one_sentence(cell: tuple[str, int, str], value: Any, relink: bool) -> None:
+    table, number, column = cell
+    rows = copy(BOOK)
+    getattr(rows, table)[number][column] = value
+    if relink:
+        with contextlib.suppress(TypeError, ValueError):  # what JSON cannot hold has no hash either
+            rows = Rows(rows.accounts, chain(rows.entries, KEY), rows.outputs)
+    try:
+        replay(rows, KEY)
+    except LedgerError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+        assert str(error).endswith((".", "copy of it."))  # noqa: PT017
+
+
+def test_extra_and_missing_columns_are_found() -> None:
+    for table in ("accounts", "entries", "outputs"):
+        more, less = copy(BOOK), copy(BOOK)
+        getattr(more, table)[0]["more"] = 1
+        getattr(less, table)[0].popitem()
+        refuse(more, "columns")
+        refuse(less, "columns")

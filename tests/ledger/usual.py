@@ -1,9 +1,12 @@
 """What most tests of the ledger do: open accounts, release something, and look at the book."""
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from dp_accounting.dp_event import DpEvent
 
+from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.certificate import build_certificate
 from rayprivacy.ledger.charges import Charge
@@ -47,3 +50,8 @@ def certificate(ledger: Ledger, account: str = "chat", release: str = "run", **m
     facts: dict[str, Any] = {"corpus_digest": "c0ffee", "run_request": Budget(1.0, 1e-6), "test_key": False}
     facts |= {"assumptions": ["A user sits in one shard."], "versions": {"rayprivacy": "0"}}
     return build_certificate(ledger, account, release, **facts | {"stages": [{"name": "vote"}]} | more)
+
+
+def refused(match: str | None, call: Callable[..., Any], *given: Any, **more: Any) -> None:
+    with pytest.raises(LedgerError, match=match):
+        call(*given, **more)

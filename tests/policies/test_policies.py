@@ -1,7 +1,9 @@
-"""Policies hide whole words, all of them and no others, by the row alone, and leave one mark for a run."""
+"""Policies hide whole words, however they are spelled, and no others, by the row alone, and leave a mark for a run."""
 
 import pickle
 import random
+import re
+from itertools import product
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +17,7 @@ from rayprivacy.policies.classifier import ClassifierPolicy, train_scores
 from rayprivacy.policies.policy import MARK
 from rayprivacy.policies.settings import PolicyConfig, make_policy
 from rayprivacy.policies.words import KeywordPolicy, PatternPolicy, SlotPolicy
+from rayprivacy.sanitize.entities import PatternDetector
 from rayprivacy.sanitize.settings import KINDS
 
 KEPT = ("USR:",)
@@ -41,29 +44,22 @@ def _redacted(policy, text, **more):
     return policy.redact({"text": text, **more})
 
 
-def test_keywords_are_whole_words_in_any_case_and_punctuation():
+def test_keywords_and_patterns_and_slots_hide_whole_words():
     text = "USR: Seat, disseat, (zip -- CODE) seats\nUSR: the zip red-plan"
     assert _redacted(KEYWORDS, text) == f"USR: {MARK} disseat, {MARK} seats\nUSR: the zip {MARK}"
     assert _redacted(KEYWORDS, "my zip code red now") == f"my {MARK} now", "phrases may overlap"
+    text = "USR: i am raja, mail raja@x.org or call +44 20 7946 0958 on 12 May 2015"
+    assert _redacted(PATTERNS, text) == f"USR: i am raja, mail {MARK} or call {MARK} on {MARK}", "values, not names"
+    policy, text = SlotPolicy("slots", KEPT), "USR: i am raja kumar ok"
+    assert _redacted(policy, text, slots="O O O name name O") == f"USR: i am {MARK} ok"
+    assert _redacted(policy, text, slots="O O O") == f"USR: i am {MARK}", "and whatever has no label"
+    assert _redacted(policy, text, slots=None) == f"USR: {MARK}"
+    assert _redacted(policy, "a b", slots="? ?") == MARK
 
 
 def test_a_run_is_one_mark_however_long_and_lines_stay():
     for many in (1, 2, 7):
         assert _redacted(KEYWORDS, "a " + "seat " * many + "b\nplan\nplan plan") == f"a {MARK} b\n{MARK}\n{MARK}"
-
-
-def test_patterns_hide_values_and_not_names():
-    text = "USR: i am raja, mail raja@x.org or call +44 20 7946 0958 on 12 May 2015"
-    assert _redacted(PATTERNS, text) == f"USR: i am raja, mail {MARK} or call {MARK} on {MARK}"
-
-
-def test_slots_hide_what_the_row_says_and_whatever_has_no_label():
-    policy = SlotPolicy("slots", KEPT)
-    text = "USR: i am raja kumar ok"
-    assert _redacted(policy, text, slots="O O O name name O") == f"USR: i am {MARK} ok"
-    assert _redacted(policy, text, slots="O O O") == f"USR: i am {MARK}"
-    assert _redacted(policy, text, slots=None) == f"USR: {MARK}"
-    assert _redacted(policy, "a b", slots="? ?") == MARK
 
 
 def test_all_windows_of_a_line_are_hidden_and_short_lines_are_judged_whole():
@@ -103,26 +99,25 @@ def test_the_hidden_words_change_nothing(text, seed):
 
 
 def test_policies_go_to_the_workers():
-    text = "USR: seat 12345 flight internet zip code"
+    row = {"text": "USR: seat 12345 flight internet zip code", "slots": "O name"}
     for policy in (KEYWORDS, PATTERNS, CLASSIFIER, SlotPolicy("slots")):
-        row = {"text": text, "slots": "O name"}
         again = pickle.loads(pickle.dumps(policy))
-        assert again.redact(row) == policy.redact(row)
-        assert again.digest == policy.digest
+        assert (again.redact(row), again.digest) == (policy.redact(row), policy.digest)
 
 
 def test_digests_name_the_content(tmp_path):
     path = tmp_path / "words.yaml"
-    path.write_text("{air: [Seat, zip code], media: [plan]}")
-    first = PolicyConfig(kind="keywords", file=str(path))
-    path.write_text("- plan\n- ZIP CODE\n- seat\n")
-    same = PolicyConfig(kind="keywords", file=str(path))
-    assert first.digest == same.digest
+
+    def config(text):
+        path.write_text(text)
+        return PolicyConfig(kind="keywords", file=str(path))
+
+    first = config("{air: [Seat, zip code], media: [plan]}")
+    assert first.digest == config("- plan\n- ZIP CODE\n- seat\n").digest
     resolved = first.model_dump(mode="json")
     assert set(resolved) == {"kind", "file", "digest"}
-    path.write_text("- plan\n")
+    assert config("- plan\n").digest != first.digest
     assert PolicyConfig.parse(resolved).digest == first.digest, "the file is not read again"
-    assert PolicyConfig(kind="keywords", file=str(path)).digest != first.digest
     with pytest.raises(ConfigError, match=r"policy.digest is '.*put its public file back"):
         make_policy(first)
     assert len({PolicyConfig(kinds=kinds).digest for kinds in (KINDS, KINDS[:2])}) == 2
@@ -136,21 +131,19 @@ def test_a_classifier_is_trained_on_the_declared_file(tmp_path, monkeypatch):
     pq.write_table(pa.table(table), path)
     keys = {"kind": "classifier", "train": str(path), "text": "utterance", "label": "domain"}
     config = PolicyConfig.parse(keys)
-    made, again = make_policy(config, KEPT), make_policy(config, KEPT)
-    assert made.digest == again.digest == CLASSIFIER.digest
+    made = make_policy(config, KEPT)
+    assert made.digest == make_policy(config, KEPT).digest == CLASSIFIER.digest
     assert _redacted(made, "USR: the internet plan") == f"USR: {MARK}"
     pq.write_table(pa.table({name: column[:4] for name, column in table.items()}), path)
     assert PolicyConfig.parse(keys).digest != config.digest
     with pytest.raises(ConfigError, match=r"policy.label is 'topic', which is not a column"):
         make_policy(PolicyConfig.parse({**keys, "label": "topic"}))
-    one = [(text, "air") for text, _ in PUBLIC]
     with pytest.raises(ConfigError, match=r"policy.train has text of fewer than two domains"):
-        train_scores(one, 3)
+        train_scores([(text, "air") for text, _ in PUBLIC], 3)
 
 
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
+def test_wrong_settings_and_files_without_phrases_are_refused(tmp_path):
+    for keys, said in (
         ({"kind": "keywords"}, "needs policy.file"),
         ({"kind": "slots"}, "needs policy.column"),
         ({"kind": "classifier"}, "needs policy.train"),
@@ -158,16 +151,54 @@ def test_a_classifier_is_trained_on_the_declared_file(tmp_path, monkeypatch):
         ({"kind": "keywords", "file": "missing.yaml"}, "policy.file is 'missing.yaml', which cannot be read"),
         ({"kind": "classifier", "train": "missing"}, "policy.train is 'missing', which cannot be read"),
         ({"kinds": ["name"]}, "give some of email"),
-    ],
-)
-def test_wrong_settings_are_refused(keys, said):
-    with pytest.raises(ConfigError, match=said):
-        PolicyConfig.parse(keys)
-
-
-@pytest.mark.parametrize("content", ["seat", "[]", "{air: seat}", "- 5\n", "- '!'\n", f"- a {MARK}\n", "{a: ["])
-def test_files_without_phrases_are_refused(content, tmp_path):
+    ):
+        with pytest.raises(ConfigError, match=said):
+            PolicyConfig.parse(keys)
     path = tmp_path / "words.yaml"
-    path.write_text(content)
-    with pytest.raises(ConfigError, match=r"policy.file "):
-        PolicyConfig.parse({"kind": "keywords", "file": str(path)})
+    for content in ("seat", "[]", "{air: seat}", "- 5\n", "- '!'\n", f"- a {MARK}\n", "{a: ["):
+        path.write_text(content)
+        with pytest.raises(ConfigError, match=r"policy.file "):
+            PolicyConfig.parse({"kind": "keywords", "file": str(path)})
+
+
+# Numbers, however they are spelled: separators, dashes and blanks of Unicode, neighbours.
+
+DASHES = ["-", "--", *map(chr, range(0x2010, 0x2016)), "\u2212"]
+BLANKS = [" ", "  ", "\u00a0", *map(chr, range(0x2000, 0x200B)), "\u202f"]
+BETWEEN = ["", ".", *DASHES, *BLANKS, *(f" {dash} " for dash in DASHES), "\u00ad", "\u200b"]
+NUMBERS = {
+    "phone": ("555", "123", "4567"),
+    "international": ("+44", "20", "7946", "0958"),
+    "social security": ("123", "45", "6789"),
+    "card": ("4111", "1111", "1111", "1111"),
+    "other card": ("3782", "822463", "10005"),
+    "account": ("12345678",),
+}
+BEFORE, AFTER = ("", "_", "-", "(", "#", "a", "x_", "ABCDEFG"), ("", "_", "-", ")", "#", "a", "_a", "abc")
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_no_digit_of_a_number_is_left(number: str) -> None:
+    for between, before, after in product(BETWEEN, BEFORE, AFTER):
+        text = f"call {before}{between.join(NUMBERS[number])}{after} now"
+        assert not re.search(r"\d", _redacted(PATTERNS, text)), repr(text)
+
+
+@pytest.mark.parametrize("before", [each for each in BEFORE if each not in ("a", "ABCDEFG")])
+def test_no_digit_of_a_date_is_left(before: str) -> None:
+    for mark, year, after in product(("/", *DASHES[:1], *DASHES[2:]), ("2015", "15"), AFTER):
+        for date in (f"5{mark}12{mark}{year}", f"2015{mark}05{mark}12T10:00"):
+            text = f"on {before}{date}{after} now"
+            assert not re.search(r"\d", _redacted(PATTERNS, text)), repr(text)
+
+
+def test_years_prices_and_short_numbers_stay() -> None:
+    text = "in 2021 we paid $12.50 or 1,250.00 for 3 of 40, since\u20142015, 2010\u20132015, 10\u00a0000 at 10:30"
+    assert _redacted(PATTERNS, text) == text
+
+
+def test_a_policy_of_other_patterns_has_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier version hid is another release: its digest is not that of this one."""
+    now = PolicyConfig(kind="patterns").digest
+    monkeypatch.setattr(PatternDetector, "name", "patterns of rayprivacy, version 1")
+    assert PolicyConfig(kind="patterns").digest != now
