@@ -1,8 +1,6 @@
 """Two worlds, with a canary and without, through sampler, clipping, noise and optimizer: no attack beats the claim.
 
-The attacker knows all other users, and where the canary's clipped gradient points. With micro-batches, one has users
-who pull the weight up, and a canary who pulls it down much harder: with the canary its clipped mean is at one end of
-the ball of radius C, and without at the other.
+The attacker knows all other users, who with micro-batches pull the clipped mean to the other end of the ball.
 """
 
 import math
@@ -28,8 +26,8 @@ from rayprivacy.release.step_mechanism import NoisySteps
 
 NORM, KEY = 0.5, Key.for_tests()
 CANARY, PAD = 3, 1
-STEPS = 2000 if EFFORT == 1 else 4000
-UP, DOWN, MEANS = 1, 2, 1200  # tokens, and steps of micro-batches
+STEPS = 1200 if EFFORT == 1 else 4000
+UP, DOWN = 1, 2  # tokens
 PULL = torch.tensor([0.0, 10.0, -10_000.0])
 SGD = OptimizerConfig(kind="sgd", learning_rate=1.0, schedule="constant")
 
@@ -74,20 +72,20 @@ def _seen(present: bool, sigma: float, q: float) -> int:
     for step in range(STEPS):
         before = model.weight[CANARY, 0].item()
         engine.step(step, physical_batches(sampler.sample(step), 64, PAD))
-        hits += before - model.weight[CANARY, 0].item() < -NORM / 2
+        hits += model.weight[CANARY, 0].item() - before > 0.8 * NORM  # where too little noise shows early
     return hits
 
 
-def _seen_in_a_mean(present: bool, sigma: float) -> int:
+def _seen_in_a_mean(present: bool, sigma: float, steps: int) -> int:
     """The same of steps with one micro-batch, in which all users are."""
     run = f"{present} {sigma} 1.0"
     sampler = _sampler(run, 1.0, present, (0, UP), (0, DOWN))
-    noise = StepNoise(KeyedNoise(KEY, run), NoisySteps(1.0, sigma, NORM, MEANS, chunk=MEANS, microbatches=1), 1.0)
+    noise = StepNoise(KeyedNoise(KEY, run), NoisySteps(1.0, sigma, NORM, steps, chunk=steps, microbatches=1), 1.0)
     model = _Weight()
     losses = partial(mean_losses, losses=_pulling)
-    engine = PlainEngine(model, MicroBatchGradients(model, Clipping(NORM)), noise, Schedule(SGD, MEANS), losses)
+    engine = PlainEngine(model, MicroBatchGradients(model, Clipping(NORM)), noise, Schedule(SGD, steps), losses)
     hits = 0
-    for step in range(MEANS):
+    for step in range(steps):
         before = model.weight.item()
         engine.step(step, micro_batches(sampler.micro_batches(step, 1), 64, 0))
         hits += model.weight.item() < before
@@ -99,17 +97,20 @@ def _exceeds(claimed: tuple[float, float], sigma: float, q: float) -> bool:
     return betrays_more(_seen(True, sigma, q), _seen(False, sigma, q), STEPS, *claimed)
 
 
-def _mean_exceeds(sigma: float) -> bool:
+def _mean_exceeds(sigma: float, steps: int) -> bool:
     """Whether a clipped mean with noise multiplier sigma betrays more than 1 allows."""
-    return betrays_more(_seen_in_a_mean(True, sigma), _seen_in_a_mean(False, sigma), MEANS, sigma=1.0)
+    return betrays_more(*(_seen_in_a_mean(present, sigma, steps) for present in (True, False)), steps, sigma=1.0)
 
 
-@pytest.mark.parametrize("claimed", [pytest.param((1.0, 1.0), marks=pytest.mark.exhaustive), (0.5, 0.5)])
+CLAIMS = pytest.mark.parametrize("claimed", [pytest.param((1.0, 1.0), marks=pytest.mark.exhaustive), (0.5, 0.5)])
+
+
+@CLAIMS
 def test_steps_betray_no_more_than_claimed(claimed: tuple[float, float]) -> None:
     assert not _exceeds(claimed, *claimed)
 
 
-@pytest.mark.parametrize("claimed", [pytest.param((1.0, 1.0), marks=pytest.mark.exhaustive), (0.5, 0.5)])
+@CLAIMS
 def test_the_same_attack_finds_noise_1_5_times_too_small(claimed: tuple[float, float]) -> None:
     assert _exceeds(claimed, claimed[0] / 1.5, claimed[1])
 
@@ -119,11 +120,11 @@ def test_the_same_attack_finds_users_who_always_take_part() -> None:
 
 
 def test_a_turned_mean_betrays_no_more_than_claimed() -> None:
-    assert not _mean_exceeds(1.0)
+    assert not _mean_exceeds(1.0, 1200)
 
 
 @pytest.mark.parametrize(
     "factor", [pytest.param(math.sqrt(8), id="noise / N on 8 workers"), pytest.param(2, id="C in place of 2C")]
 )
 def test_the_same_attack_finds_the_noise_of_the_paper(factor: float) -> None:
-    assert _mean_exceeds(1.0 / factor)
+    assert _mean_exceeds(1.0 / factor, 300)

@@ -18,9 +18,9 @@ from rayprivacy.core.keys import TEST_SECRET, Key
 from rayprivacy.dpsgd import noise as module
 from rayprivacy.dpsgd.noise import KeyedNoise
 
-RUN, STEP, NAME = "run-1", 3, "model.layers.0.weight"
+KEY, RUN, STEP, NAME = Key.for_tests(), "run-1", 3, "model.layers.0.weight"
 SIZE = 300_000
-NOISE = KeyedNoise(Key.for_tests(), RUN)
+NOISE = KeyedNoise(KEY, RUN)
 BLOCK = 2 * module._PAIRS_AT_ONCE
 
 
@@ -34,10 +34,9 @@ def _slow(coordinate: int, step: int = STEP, name: str = NAME) -> float:
     state = hashlib.blake2b(key=TEST_SECRET, digest_size=32)
     for part in ("dpsgd-noise", RUN, str(step), name):
         state.update(len(part.encode()).to_bytes(8, "big") + part.encode())
-    block = (
-        Cipher(algorithms.AES(state.digest()), modes.ECB()).encryptor().update((coordinate // 2).to_bytes(16, "big"))
-    )
-    first, second = (word >> 11 for word in struct.unpack("<QQ", block))
+    cipher = Cipher(algorithms.AES(state.digest()), modes.ECB()).encryptor()
+    words = struct.unpack("<QQ", cipher.update((coordinate // 2).to_bytes(16, "big")))
+    first, second = (word >> 11 for word in words)
     radius, angle = math.sqrt(-2 * math.log((first + 1) / 2**53)), 2 * math.pi * second / 2**53
     return radius * (math.sin(angle) if coordinate % 2 else math.cos(angle))
 
@@ -56,12 +55,10 @@ def test_the_stream_stays_what_it_was_in_earlier_versions() -> None:
 def test_any_range_is_that_slice_of_the_whole(drawn: Array) -> None:
     random = np.random.default_rng(5)
     edges = [0, 1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 7, SIZE - 1]
-    starts = [*edges, *random.integers(0, SIZE, 150).tolist()]
-    for start in starts:
+    for start in [*edges, *random.integers(0, SIZE, 50).tolist()]:
         for count in (0, 1, 2, 3, int(random.integers(4, 40)), int(random.integers(0, SIZE))):
             part = NOISE.normal(STEP, NAME, start, min(count, SIZE - start))
             assert part.dtype == torch.float32
-            assert part.shape == (min(count, SIZE - start),)
             assert np.array_equal(part.numpy(), drawn[start : start + count])
 
 
@@ -91,14 +88,12 @@ def _normality(values: Array) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("part", [slice(None), slice(0, None, 2), slice(1, None, 2), slice(SIZE // 2, None)])
-def test_the_noise_is_standard_normal(drawn: Array, part: slice) -> None:
-    for name, p_value in _normality(drawn[part]).items():
-        assert p_value > P_THRESHOLD, name
-
-
-def test_one_coordinate_is_standard_normal_over_the_steps() -> None:
-    values = np.array([NOISE.normal(step, NAME, 7, 1).item() for step in range(10_000)])
+@pytest.mark.parametrize("part", ["all", "even", "odd", "late", "one coordinate"])
+def test_the_noise_is_standard_normal(drawn: Array, part: str) -> None:
+    if part == "one coordinate":
+        values = np.array([NOISE.normal(step, NAME, 7, 1).item() for step in range(10_000)])
+    else:
+        values = {"all": drawn, "even": drawn[::2], "odd": drawn[1::2], "late": drawn[SIZE // 2 :]}[part]
     for name, p_value in _normality(values).items():
         assert p_value > P_THRESHOLD, name
 
@@ -126,26 +121,27 @@ def _pairs(values: Array) -> Array:
 
 
 OTHERS = {
-    "step": (RUN, STEP + 1, NAME),
-    "step 33": (RUN, 33, NAME),
-    "run and step run together": ("run-", 13, NAME),
-    "name": (RUN, STEP, "model.layers.1.weight"),
-    "run": ("run-2", STEP, NAME),
+    "step": (KEY, RUN, STEP + 1, NAME),
+    "step 33": (KEY, RUN, 33, NAME),
+    "run and step run together": (KEY, "run-", 13, NAME),
+    "name": (KEY, RUN, STEP, "model.layers.1.weight"),
+    "run": (KEY, "run-2", STEP, NAME),
+    "key": (Key(bytes(32)), RUN, STEP, NAME),
 }
 
 
-@pytest.mark.parametrize(("run", "step", "name"), OTHERS.values(), ids=OTHERS)
-def test_no_noise_is_shared_between_steps_parameters_runs_or_keys(drawn: Array, run: str, step: int, name: str) -> None:
-    others = [KeyedNoise(Key.for_tests(), run).normal(step, name, 0, SIZE)]
-    others.append(KeyedNoise(Key(bytes(32)), RUN).normal(STEP, NAME, 0, SIZE))
-    for other in (values.numpy().astype(np.float64) for values in others):
-        assert not _related(drawn, other)
-        assert not _related(drawn[:-1], other[1:])
-        assert not np.isin(_pairs(drawn), _pairs(other)).any()
+@pytest.mark.parametrize(("key", "run", "step", "name"), OTHERS.values(), ids=OTHERS)
+def test_no_noise_is_shared_between_steps_parameters_runs_or_keys(
+    drawn: Array, key: Key, run: str, step: int, name: str
+) -> None:
+    other = KeyedNoise(key, run).normal(step, name, 0, SIZE).numpy().astype(np.float64)
+    assert not _related(drawn, other)
+    assert not _related(drawn[:-1], other[1:])
+    assert not np.isin(_pairs(drawn), _pairs(other)).any()
 
 
 def test_noise_drawn_twice_would_be_noticed(drawn: Array) -> None:
-    again = KeyedNoise(Key.for_tests(), RUN).normal(STEP, NAME, 0, SIZE).numpy()
+    again = KeyedNoise(KEY, RUN).normal(STEP, NAME, 0, SIZE).numpy()
     assert np.array_equal(drawn, again)
     assert _related(drawn, again)
     assert np.isin(_pairs(drawn)[100:], _pairs(again)[:-100]).any()
@@ -157,8 +153,7 @@ def test_the_ends_of_the_uniform_numbers_are_finite() -> None:
     words = torch.tensor([[0, 0], [-1, -1], [0, -1], [-1, 0], [2**63 - 1, -(2**63)]], dtype=torch.int64)
     out = torch.empty(len(words), 2)
     module._box_muller(words, out)
-    longest = math.sqrt(2 * 53 * math.log(2))
-    assert out[0].tolist() == pytest.approx([longest, 0])
+    assert out[0].tolist() == pytest.approx([math.sqrt(2 * 53 * math.log(2)), 0])
     assert out[1].tolist() == pytest.approx([0, 0])
     assert out[4].tolist() == pytest.approx([-math.sqrt(2 * math.log(2)), 0], rel=1e-6, abs=1e-12)
     assert torch.isfinite(out).all()
@@ -170,8 +165,6 @@ def test_the_object_is_sealed() -> None:
     for escape in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="never pickled"):
             escape(noise)
-    with pytest.raises(TypeError):
-        vars(noise)
 
 
 @pytest.mark.parametrize(("step", "start", "count"), [(-1, 0, 1), (0, -1, 1), (0, -2, 2), (0, 0, -1)])

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from rayprivacy.release.votes import SCALE, BallotKind, VoteMechanism
 
 NOISE = VoteMechanism(queries=500, candidates=50, teachers=10, sigma=3.0, noise="laplace")
 BUDGET = Budget(3.0, 1e-6)
+every_ballot = pytest.mark.parametrize("ballot", ["distribution", "top1"])
 
 
 def _draw() -> Array:
@@ -35,14 +37,14 @@ def _mechanism(ballot: BallotKind) -> VoteMechanism:
     return VoteMechanism(1, CANDIDATES, 1, 1.0, ballot=ballot, noise="laplace")
 
 
-@pytest.mark.parametrize("ballot", ["distribution", "top1"])
+@every_ballot
 def test_no_pair_of_adversarial_votes_is_further_apart(ballot: BallotKind) -> None:
     ballots = _mechanism(ballot).quantise(np.stack(list(WORST.values())))
     moved = np.abs(ballots[:, None] - ballots[None]).sum(-1).max()
     assert 0.99 * _mechanism(ballot).sensitivity <= moved <= _mechanism(ballot).sensitivity
 
 
-@pytest.mark.parametrize("ballot", ["distribution", "top1"])
+@every_ballot
 @given(votes, votes)
 def test_one_changed_teacher_moves_the_sum_by_at_most_the_sensitivity(
     ballot: BallotKind, before: Array, after: Array
@@ -83,9 +85,8 @@ def test_on_a_coarse_grid_the_noise_is_the_discrete_laplace() -> None:
 
 def test_draws_share_no_noise() -> None:
     first, second = (_draw().astype(float) for _ in range(2))
-    assert stats.pearsonr(first, second).pvalue > P_THRESHOLD
-    assert stats.pearsonr(first[:-50], first[50:]).pvalue > P_THRESHOLD
-    assert stats.pearsonr(first[:-1], first[1:]).pvalue > P_THRESHOLD
+    for one, other in ((first, second), (first[:-50], first[50:]), (first[:-1], first[1:])):
+        assert stats.pearsonr(one, other).pvalue > P_THRESHOLD
 
 
 @pytest.mark.parametrize("parts", [(0.5, 0.5), (0.9, 0.1), (0.4, 0.3, 0.2, 0.1)])
@@ -121,35 +122,23 @@ def test_the_least_noise_fits_the_budget_and_a_little_less_does_not(queries: int
         assert sigma <= queries / BUDGET.epsilon * 1.1  # hardly ever worse than pure composition
 
 
-@pytest.mark.parametrize("composition", ["gdp", "metric", "none"])
-def test_a_composition_without_laplace_is_refused(composition: str) -> None:
-    with pytest.raises(ConfigError, match="zcdp, rdp or pld"):
-        laplace_noise(10, BUDGET, composition)
+WRONG_QUERIES = [(queries, "zcdp", "queries is") for queries in (0, -1, 1.5, True)]
 
 
-@pytest.mark.parametrize("queries", [0, -1, 1.5, True])
-def test_queries_are_counted_in_whole_numbers(queries: int) -> None:
-    with pytest.raises(ConfigError, match="queries is"):
-        laplace_noise(queries, BUDGET, "zcdp")
-
-
-def _account(path: Path, composition: str) -> Ledger:
-    ledger = Ledger.open(f"sqlite:///{path}/ledger.db")
-    relation = NeighbouringRelation.ADD_OR_REMOVE
-    ledger.ensure_account("chat", PrivacyUnit.USER, relation, BUDGET, composition)
-    return ledger
+@pytest.mark.parametrize(
+    ("queries", "rule", "message"), [*WRONG_QUERIES, *((10, rule, "zcdp, rdp or pld") for rule in ("gdp", "metric"))]
+)
+def test_what_has_no_least_noise_is_refused(queries: Any, rule: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        laplace_noise(queries, BUDGET, rule)
 
 
 def test_a_zcdp_account_takes_laplace_votes_and_a_gdp_account_does_not(tmp_path: Path) -> None:
     mechanism = VoteMechanism(40, 50, 1000, laplace_noise(40, BUDGET, "zcdp"), noise="laplace")
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
     for composition in ("zcdp", "gdp"):
-        folder = tmp_path / composition
-        folder.mkdir()
-        ledger = _account(folder, composition)
-        if composition == "zcdp":
-            ledger.reserve("chat", "votes", "digest", mechanism.event, protection=mechanism.protection)
-            assert len(ledger.charges_of("chat", "votes")) == 1
-        else:
-            with pytest.raises(EventError, match="Gaussian events only"):
-                ledger.reserve("chat", "votes", "digest", mechanism.event, protection=mechanism.protection)
-        ledger.close()
+        ledger.ensure_account(composition, PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, BUDGET, composition)
+    ledger.reserve("zcdp", "votes", "digest", mechanism.event, protection=mechanism.protection)
+    assert len(ledger.charges_of("zcdp", "votes")) == 1
+    with pytest.raises(EventError, match="Gaussian events only"):
+        ledger.reserve("gdp", "votes", "digest", mechanism.event, protection=mechanism.protection)

@@ -13,13 +13,13 @@ KEY = Key.for_tests()
 USERS, STEPS, Q = 2000, 400, 0.05
 
 
-def _unit(user: int, documents: int = 1) -> Unit:
-    """A user whose documents say who wrote them, and which of them they are."""
-    ids = (np.array([0, user, turn], dtype=np.int32) for turn in range(documents))
-    return Unit(unit_tag(KEY, "user", user), tuple(Document(own, 1) for own in ids))
+def _units(documents: int = 1) -> list[Unit]:
+    """Users whose documents say who wrote them, and which of them they are."""
+    ids = [[np.array([0, user, turn], dtype=np.int32) for turn in range(documents)] for user in range(USERS)]
+    return [Unit(unit_tag(KEY, "user", user), tuple(Document(one, 1) for one in own)) for user, own in enumerate(ids)]
 
 
-UNITS = [_unit(user) for user in range(USERS)]
+UNITS = _units()
 
 
 def _taking_part(key: Key, run: str, q: float, steps: int = STEPS) -> Array:
@@ -60,11 +60,9 @@ def test_the_sizes_of_batches_and_the_turns_of_users_scatter_as_independent_coin
 
 
 def test_shuffled_batches_would_be_noticed() -> None:
-    size, random = int(Q * USERS), np.random.default_rng(1)
-    batches = [random.permutation(USERS)[:size] for _ in range(STEPS)]
-    shuffled = np.zeros((STEPS, USERS), dtype=bool)
-    for step, batch in enumerate(batches):
-        shuffled[step, batch] = True
+    random, shuffled = np.random.default_rng(1), np.zeros((STEPS, USERS), dtype=bool)
+    for row in shuffled:
+        row[random.permutation(USERS)[: int(Q * USERS)]] = True
     assert _dispersion_p_value(shuffled.sum(1), USERS, Q) < P_THRESHOLD
     repeated = np.tile(shuffled[:20], (STEPS // 20, 1))
     assert _dispersion_p_value(repeated.sum(0), STEPS, Q) < P_THRESHOLD
@@ -84,7 +82,7 @@ def test_coins_of_other_runs_and_keys_are_independent(table: Array) -> None:
 
 @pytest.mark.parametrize(("documents", "most"), [(2, 1), (5, 2), (7, 3)])
 def test_every_document_is_read_equally_often(documents: int, most: int) -> None:
-    sampler = PoissonSampler(KEY, "turns", 0.5, [_unit(user, documents) for user in range(USERS)], most)
+    sampler = PoissonSampler(KEY, "turns", 0.5, _units(documents), most)
     starts, read = np.zeros(documents, dtype=int), np.zeros(documents, dtype=int)
     for step in range(20):
         for taken in sampler.sample(step):
@@ -98,15 +96,14 @@ def test_every_document_is_read_equally_often(documents: int, most: int) -> None
 
 
 def test_the_turn_says_nothing_about_the_next_one() -> None:
-    sampler = PoissonSampler(KEY, "turns", 1.0, [_unit(user, 3) for user in range(USERS)], 1)
+    sampler = PoissonSampler(KEY, "turns", 1.0, _units(3), 1)
     turns = np.array([[taken[0].ids[2] for taken in sampler.sample(step)] for step in range(11)])
     joint = np.bincount((3 * turns[:-1] + turns[1:]).ravel(), minlength=9)
     assert stats.chisquare(joint).pvalue > P_THRESHOLD
 
 
 def test_the_turn_does_not_depend_on_how_the_coin_fell() -> None:
-    units = [_unit(user, 2) for user in range(USERS)]
-    everybody, some = (PoissonSampler(KEY, "turns", q, units, 1) for q in (1.0, 0.5))
+    everybody, some = (PoissonSampler(KEY, "turns", q, _units(2), 1) for q in (1.0, 0.5))
     starts = np.zeros((2, 2), dtype=int)
     for step in range(10):
         taken = {int(documents[0].ids[1]) for documents in some.sample(step)}
