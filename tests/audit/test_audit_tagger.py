@@ -3,7 +3,6 @@
 import copy
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from plain_shards import EVENTS, SPOKEN, write_shards
+from audited import Audited
+from plain_shards import SPOKEN
 from small_tagger import INTENTS, SLOTS
 from typer.testing import CliRunner
 
@@ -32,7 +32,7 @@ from rayprivacy.runs.files import dump_recipe
 from rayprivacy.tagging.loss import TaggerLoss, in_order
 
 pytestmark = pytest.mark.exhaustive
-USERS, PARTS, SHADOWS = 120, 2, 4
+USERS, SHADOWS = 120, 4
 LABELS = ("O", "B-food", "B-place")
 Change = Callable[[Any, Backbone, Sequence[Any]], None]
 
@@ -50,41 +50,29 @@ def _corpus() -> pa.Table:
     )
 
 
-class Directory:
+class Directory(Audited):
     """A finished run of eDP-SGD, and shadow models on halves of its users."""
 
     def __init__(self, root: Path, base: Path, change: Change) -> None:
-        self.root, key_path = root / "run", root / "secret.key"
-        write_atomic(key_path, b"7" * 32, 0o600)  # who is held out must not change from day to day
-        key = load_key(key_path)
         settings = {
             "method": "edp_sgd",
             "corpus": {"source": "talk.parquet", "holdout": 0.4},
-            "privacy": {"key": str(key_path), "ledger": "sqlite:///ledger.db"},
             "model": {"base": str(base), "dtype": "float32", "intents": INTENTS, "slots": SLOTS},
             "training": {"sampling_rate": 0.5, "expected_batch": 10, "steps": 5, "max_tokens": 14},
         }
-        self.recipe = parse_recipe(settings)
-        shards = self.root / "private" / "shards"
-        write_shards(_corpus(), key, self.recipe, shards, PARTS)
-        (self.root / "recipe.yaml").write_text(dump_recipe(self.recipe))
-        write_json(self.root / "certificate.json", {"epsilon": 3.0, "delta": 1e-6, "unit": "user", "events": EVENTS})
-        population = Population(shards, PrivacyUnit.USER, key)
-        self.members, self.others = population.members(USERS, 1), population.others(USERS, 1)
+        super().__init__(root, settings, _corpus())
         self._backbone, self._change = load_backbone(self.recipe.model), change
-        self._save([each.rows[0] for each in self.members], self.root)
-        self.shadows = [Shadow(number, root / f"shadow-{number}", key) for number in range(SHADOWS)]
-        everybody = [each.rows[0] for each in (*self.members, *self.others)]
-        for shadow in self.shadows:
-            self._save([row for row in everybody if shadow.holds(row["user"])], shadow.root)
-        self.audit = RunAudit(
-            self.root, self.recipe.model, PrivacyUnit.USER, attacked_models(METHOD, self.recipe), key, texts=""
-        )
+        self._learn(self.training, self.root)
+        shadows = tuple(Shadow(number, root / f"shadow-{number}", self.key) for number in range(SHADOWS))
+        for shadow in shadows:
+            self._learn([row for row in self.training + self.heldout if shadow.holds(row["user"])], shadow.root)
+        models = attacked_models(METHOD, self.recipe)
+        self.audit = RunAudit(self.root, self.recipe.model, PrivacyUnit.USER, models, self.key, shadows, texts="")
 
-    def _save(self, rows: Sequence[Any], root: Path) -> None:
+    def _learn(self, rows: Sequence[Any], root: Path) -> None:
         model = copy.deepcopy(self._backbone.model).requires_grad_(True)
         self._change(model, self._backbone, documents_of(rows, self._backbone, METHOD.reads(self.recipe)))
-        save_model(model, self._backbone.tokenizer, root / "model", "release", "A test.")
+        self.save(model, self._backbone.tokenizer, root)
 
 
 def _learn(model: Any, backbone: Backbone, documents: Sequence[Any]) -> None:
@@ -118,29 +106,18 @@ def leaking(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Direct
     return Directory(tmp_path_factory.mktemp("leaking"), tiny_bert, _learn)
 
 
-@pytest.fixture(scope="module")
-def noisy(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Directory:
-    """A run whose tagger is noise."""
-    return Directory(tmp_path_factory.mktemp("noisy"), tiny_bert, _shake)
-
-
-def _attacked(directory: Directory) -> dict[str, Any]:
-    return audit_run(replace(directory.audit, shadows=directory.shadows))
-
-
 def test_an_overtrained_tagger_is_flagged_by_every_attack(leaking: Directory) -> None:
-    found = _attacked(leaking)
+    found = audit_run(leaking.audit)
     assert found["verdict"]["flagged"]
     assert "FLAGGED by membership" in found["verdict"]["sentence"]
     areas = {name: attack["auc"] for name, attack in found["membership"].items()}
     assert set(areas) == {"loss", "calibrated", "LiRA", "LiRA, offline", "shadow attack"}
     assert all(area > 0.75 for area in areas.values()), areas
-    assert found["overlap"] is None
-    assert found["sample"]["shadows"] == SHADOWS
+    assert (found["overlap"], found["sample"]["shadows"]) == (None, SHADOWS)
 
 
-def test_a_tagger_of_noise_is_not(noisy: Directory) -> None:
-    found = _attacked(noisy)
+def test_a_tagger_of_noise_is_not(tmp_path: Path, tiny_bert: Path) -> None:
+    found = audit_run(Directory(tmp_path, tiny_bert, _shake).audit)
     assert not found["verdict"]["flagged"]
     for name, attack in found["membership"].items():
         low, high = attack["auc_interval"]
@@ -155,6 +132,6 @@ def test_the_command_attacks_a_tagger_and_tells_nothing(leaking: Directory) -> N
     assert "words in a row" not in done.stdout
     stored = (leaking.root / "audit.json").read_text()
     assert json.loads(stored)["releasable"] is False
-    for each in (*leaking.members, *leaking.others):
-        assert each.rows[0]["text"] not in done.stdout + stored
-        assert f"{each.user} " not in done.stdout + stored
+    for row in leaking.training + leaking.heldout:
+        assert row["text"] not in done.stdout + stored
+        assert f"{row['user']} " not in done.stdout + stored

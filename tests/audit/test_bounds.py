@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -28,11 +28,10 @@ def _laplace(draw: np.random.Generator, scale: float) -> np.ndarray[Any, Any]:
 
 
 CASES: dict[str, tuple[DpEvent, Noise, float]] = {
-    "gaussian 0.5": (GaussianDpEvent(0.5), _gaussian, 0.5),
-    "gaussian 1": (GaussianDpEvent(1.0), _gaussian, 1.0),
-    "gaussian 2": (GaussianDpEvent(2.0), _gaussian, 2.0),
+    **{f"gaussian {sigma:g}": (GaussianDpEvent(sigma), _gaussian, sigma) for sigma in (0.5, 1.0, 2.0)},
     "laplace 1": (LaplaceDpEvent(1.0), _laplace, 1.0),
 }
+NIGHTLY = ("gaussian 0.5", "gaussian 2")
 PROFILES = {name: Profile.of([event]) for name, (event, _, _) in CASES.items()}
 
 
@@ -43,7 +42,9 @@ def _attacked(noise: Noise, scale: float, seed: int) -> list[Counts]:
     return [counts_at(threshold, with_secret, without_secret) for threshold in (0.0, 0.5, 1.0)]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in NIGHTLY)) for name in CASES]
+)
 def test_none_of_200_correct_runs_is_flagged_and_noise_1_5_times_too_small_is_in_9_of_10(name: str) -> None:
     _, noise, scale = CASES[name]
     assert sum(compare(PROFILES[name], _attacked(noise, scale, seed)).flagged for seed in range(200)) == 0
@@ -60,7 +61,7 @@ def test_sampled_steps_are_compared_with_the_sampled_curve() -> None:
         with_secret = draw.normal(scale=0.5, size=TRIALS) + (draw.random(TRIALS) < rate)
         return compare(profile, [counts_at(0.5, with_secret, draw.normal(scale=0.5, size=TRIALS))]).flagged
 
-    assert not any(flagged(0.3, seed) for seed in range(50))
+    assert not any(flagged(0.3, seed) for seed in range(30))
     assert all(flagged(1.0, seed) for seed in range(10))
 
 
@@ -72,7 +73,6 @@ def test_a_single_claimed_point_is_weaker_than_the_curve() -> None:
     assert not compare(Profile.claimed(claimed, 1e-4), attacks).flagged
 
 
-@settings(deadline=None)
 @given(st.floats(0.2, 5), st.floats(0.001, 0.999))
 def test_the_profile_of_a_gaussian_bounds_the_best_attack_and_nearly_meets_it(sigma: float, false: float) -> None:
     profile = Profile.of([GaussianDpEvent(sigma)])
@@ -87,7 +87,6 @@ def test_a_composition_has_the_curve_of_its_sum() -> None:
     assert np.allclose(once.points, many.points, atol=1e-9)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 60), st.data(), st.sampled_from([0.9, 0.99]))
 def test_the_intervals_cover_the_true_rate_as_often_as_they_say(trials: int, data: Any, confidence: float) -> None:
     rate = data.draw(st.floats(1e-6, 1 - 1e-6))
@@ -96,7 +95,6 @@ def test_the_intervals_cover_the_true_rate_as_often_as_they_say(trials: int, dat
     assert stats.binom.pmf(np.arange(trials + 1), trials, rate)[missing].sum() <= 1 - confidence + 1e-9
 
 
-@settings(deadline=None)
 @given(st.integers(0, 500), st.integers(0, 500), st.floats(0, 0.2))
 def test_the_bound_on_epsilon_agrees_with_the_comparison(hits: int, false: int, delta: float) -> None:
     """The largest claim that the counts refute is the bound."""
@@ -111,19 +109,11 @@ def test_the_bound_stays_below_the_true_epsilon_of_randomised_response_and_comes
     draw, true = np.random.default_rng(0), 1.5
     truthful = math.exp(true) / (1 + math.exp(true))
     bounds = []
-    for _ in range(200):
+    for _ in range(100):
         counts = Counts(int(draw.binomial(5000, truthful)), 5000, int(draw.binomial(5000, 1 - truthful)), 5000)
         bounds.append(epsilon_lower_bound(counts, 0.0, 0.95))
-    assert sum(bound > true for bound in bounds) <= 10
+    assert sum(bound > true for bound in bounds) <= 5
     assert np.median(bounds) > true - 0.2
-
-
-def test_an_attacker_who_says_no_where_the_secret_is_counts_as_much() -> None:
-    straight, inverted = Counts(900, 1000, 300, 1000), Counts(100, 1000, 700, 1000)
-    assert epsilon_lower_bound(straight, 1e-5) > 1
-    assert epsilon_lower_bound(inverted, 1e-5) == 0  # the direction is the attacker's to choose, beforehand
-    swapped = Counts(700, 1000, 100, 1000)
-    assert epsilon_lower_bound(swapped, 1e-5) == pytest.approx(epsilon_lower_bound(straight, 1e-5), abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ import copy
 import json
 import math
 import stat
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from effort import EFFORT
 from scipy import stats
 
 from rayprivacy.auditing.canaries import (
@@ -111,12 +113,8 @@ def test_a_leak_is_found_in_other_spellings_and_nothing_else_is() -> None:
     secrets = [canary.secret for canary in canaries(_plan(repetitions=(1,)), KEY)]
     assert not any(leaked(secrets, ["hello there", "by the way, the person who helped me", ""]))
     for place, secret in enumerate(secrets):
-        for text in (
-            f"so, {secret.whole.upper()}!",
-            f"it was {secret.part}",
-            f"-{'-'.join(secret.part)}-",
-            secret.whole.replace(" ", "\n"),
-        ):
+        spread = f"-{'-'.join(secret.part)}-"
+        for text in (f"so, {secret.whole.upper()}!", f"it was {secret.part}", spread, secret.whole.replace(" ", "\n")):
             assert leaked(secrets, ["first", text]) == [other == place for other in range(len(secrets))]
         half = secret.part[: len(secret.part) // 2]
         assert not any(leaked(secrets, [f"only {half} of it"]))
@@ -124,23 +122,21 @@ def test_a_leak_is_found_in_other_spellings_and_nothing_else_is() -> None:
 
 @pytest.mark.parametrize("prefix", ["", "topic: food | mood: good and very hungry\n"])
 def test_losses_agree_with_one_text_at_a_time_without_a_cache(tiny_backbone: Backbone, prefix: str) -> None:
-    texts = [secret.sentence for secret in candidates("email", KEY, 40)] + [
+    texts = [
+        *(secret.sentence for secret in candidates("email", KEY, 40)),
         "it is easier",
         "it is easier to write " * 9,
     ]
     scorer = ModelLoss(tiny_backbone, max_tokens=40, batch_tokens=300)
-    found = scorer.per_token(texts, [prefix] * len(texts))
-    lengths = np.array([len(tiny_backbone.document(text, 40)) - 1 for text in texts])
-    for text, loss in zip(texts, found, strict=True):
-        context = tiny_backbone.prefix(prefix)
-        ids = torch.tensor(context + tiny_backbone.document(text, 40)[1:])
+    found, context = scorer.per_token(texts, [prefix] * len(texts)), tiny_backbone.prefix(prefix)
+    documents = [tiny_backbone.document(text, 40)[1:] for text in texts]
+    for document, loss in zip(documents, found, strict=True):
+        ids = torch.tensor(context + document)
         with torch.no_grad():
             logits = tiny_backbone.model(input_ids=ids[None]).logits[0]
         expected = torch.nn.functional.cross_entropy(logits[len(context) - 1 : -1], ids[len(context) :])
         assert loss == pytest.approx(float(expected), rel=1e-5)
-    assert replace(scorer, prefix=prefix)(texts) == pytest.approx(
-        scorer.per_token(texts, [prefix] * len(texts)) * lengths
-    )
+    assert replace(scorer, prefix=prefix)(texts) == pytest.approx(found * np.array(list(map(len, documents))))
     assert scorer(texts[:1]) == pytest.approx(scorer(texts)[:1], rel=1e-5)  # one text has nothing to share
 
 
@@ -153,23 +149,18 @@ def test_texts_of_different_beginnings_and_different_prefixes(tiny_backbone: Bac
     assert both[0] != pytest.approx(both[2], rel=1e-3)
 
 
-def _fitted(backbone: Backbone, sentence: str, times: int) -> Backbone:
-    model = copy.deepcopy(backbone.model).requires_grad_(True)
+def test_a_model_fitted_to_a_canary_100_times_ranks_it_first(tiny_backbone: Backbone) -> None:
+    plan = CanaryPlan(kinds=("plate",), repetitions=(100,), candidates=1000 if EFFORT == 1 else 10_000)
+    (canary,) = canaries(plan, KEY)
+    model = copy.deepcopy(tiny_backbone.model).requires_grad_(True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    ids = torch.tensor([backbone.document(sentence, 100)])
-    for _ in range(times):
+    ids = torch.tensor([tiny_backbone.document(canary.secret.sentence, 100)])
+    for _ in range(100):
         optimizer.zero_grad()
         model(input_ids=ids, labels=ids).loss.backward()
         optimizer.step()
-    return replace(backbone, model=model.requires_grad_(False))
-
-
-def test_a_model_fitted_to_a_canary_100_times_ranks_it_first_of_10_000(tiny_backbone: Backbone) -> None:
-    plan = CanaryPlan(kinds=("plate",), repetitions=(100,))
-    (canary,) = canaries(plan, KEY)
-    among = candidates("plate", KEY, plan.candidates)
-    fitted = ModelLoss(_fitted(tiny_backbone, canary.secret.sentence, 100), batch_tokens=8192)
-    assert ranks(fitted, among, [canary.place]) == [1.0]
+    fitted = ModelLoss(replace(tiny_backbone, model=model.requires_grad_(False)), batch_tokens=8192)
+    assert ranks(fitted, candidates("plate", KEY, plan.candidates), [canary.place]) == [1.0]
 
 
 @pytest.mark.parametrize("kind", ["name", pytest.param("phone", marks=pytest.mark.exhaustive)])
@@ -192,10 +183,14 @@ def test_other_planted_secrets_do_not_take_the_first_place() -> None:
     assert ranks(lambda texts: losses, among, [0, 3]) == [1.0, 3.0]
 
 
-def test_wrong_plans_are_named() -> None:
-    with pytest.raises(ConfigError, match="repetitions is"):
-        canaries(_plan(repetitions=(0,)), KEY)
-    with pytest.raises(ConfigError, match="kinds"):
-        CanaryPlan.parse({"kinds": ["passport"]})
-    with pytest.raises(ConfigError, match="from 2 to 10000"):
-        candidates("phone", KEY, 1)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: canaries(_plan(repetitions=(0,)), KEY), "repetitions is"),
+        (lambda: _plan(kinds=["passport"]), "kinds"),
+        (lambda: candidates("phone", KEY, 1), "from 2 to 10000"),
+    ],
+)
+def test_wrong_plans_are_named(wrong: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        wrong()
