@@ -30,15 +30,11 @@ from rayprivacy.auditing.extraction import Overlap
 from rayprivacy.auditing.population import Population
 from rayprivacy.cli import app
 from rayprivacy.core.errors import ConfigError, KeyFileError, RayPrivacyError, ShardError
-from rayprivacy.core.files import write_atomic, write_json
-from rayprivacy.core.keys import Key, create_key, load_key
+from rayprivacy.core.files import write_json
+from rayprivacy.core.keys import Key, create_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.manifest import read_holdout, read_part
-from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.runs.files import dump_recipe
 
 USERS, TEXTS = 150, 2
 PLAN = CanaryPlan(kinds=("phone", "plate"), repetitions=(1, 8), candidates=200)

@@ -16,19 +16,13 @@ from small_tagger import INTENTS, SLOTS
 from typer.testing import CliRunner
 
 from rayprivacy.auditing.directory import RunAudit, audit_run
-from rayprivacy.auditing.population import Population
 from rayprivacy.auditing.scoring import Shadow
 from rayprivacy.cli import app
-from rayprivacy.core.files import write_atomic, write_json
-from rayprivacy.core.keys import load_key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.dpsgd.units import documents_of
 from rayprivacy.methods.edp_sgd.recipe import METHOD
-from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.models.backbone import Backbone, load_backbone
-from rayprivacy.models.save import save_model
 from rayprivacy.runs.audit import attacked_models
-from rayprivacy.runs.files import dump_recipe
 from rayprivacy.tagging.loss import TaggerLoss, in_order
 
 pytestmark = pytest.mark.exhaustive

@@ -122,11 +122,8 @@ def test_a_leak_is_found_in_other_spellings_and_nothing_else_is() -> None:
 
 @pytest.mark.parametrize("prefix", ["", "topic: food | mood: good and very hungry\n"])
 def test_losses_agree_with_one_text_at_a_time_without_a_cache(tiny_backbone: Backbone, prefix: str) -> None:
-    texts = [
-        *(secret.sentence for secret in candidates("email", KEY, 40)),
-        "it is easier",
-        "it is easier to write " * 9,
-    ]
+    texts = [secret.sentence for secret in candidates("email", KEY, 40)]
+    texts += ["it is easier", "it is easier to write " * 9]
     scorer = ModelLoss(tiny_backbone, max_tokens=40, batch_tokens=300)
     found, context = scorer.per_token(texts, [prefix] * len(texts)), tiny_backbone.prefix(prefix)
     documents = [tiny_backbone.document(text, 40)[1:] for text in texts]

@@ -4,6 +4,7 @@
 seeded_bugs_seen.json says; `make test-all` tries all of them. `make seeded-bugs` tries all and writes that file.
 """
 
+import ast
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -43,9 +45,36 @@ class SeededBug:
     test: str
 
     def digest(self) -> str:
-        """Of the change, of the file that is changed and of the test's file."""
-        files = (PACKAGE / self.file, ROOT / self.test.partition("::")[0])
-        return sha256(repr((self, *(file.read_bytes() for file in files))).encode()).hexdigest()[:16]
+        """Of the change, of the code that is changed, and of the test's file without its other tests."""
+        file, _, test = self.test.partition("::")
+        code = (_code(PACKAGE / self.file), *(each for each in _code(ROOT / file) if not _is_another(each, test)))
+        return sha256(repr((self, code)).encode()).hexdigest()[:16]
+
+
+@cache
+def _code(file: Path) -> tuple[Any, ...]:
+    """What a module consists of, whatever its comments, its layout and its docstrings are."""
+    return tuple(map(_shape, ast.parse(file.read_bytes()).body))
+
+
+def _is_another(statement: Any, test: str) -> bool:
+    """Whether a statement is a test that does not run when this one is asked for."""
+    kind, name = statement[0], dict(statement[1:]).get("name", "")
+    return kind == "FunctionDef" and name.startswith("test_") and name != test.partition("[")[0]
+
+
+def _shape(node: Any) -> Any:
+    """A tree that is the same under every version of Python; a sentence that stands for itself says nothing."""
+    if isinstance(node, list):
+        return tuple(_shape(each) for each in node if not _is_sentence(each))
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = ((name, _shape(value)) for name, value in ast.iter_fields(node) if value not in (None, []))
+    return (type(node).__name__, *fields)
+
+
+def _is_sentence(node: Any) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 BUGS = [
@@ -75,17 +104,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         assert server.stdout
 
         def run(file: str, old: str, new: str, test: str) -> tuple[int, str]:
-            arguments = [
-                f"{ROOT / test}",
-                "-x",
-                "-q",
-                "-p",
-                "no:cacheprovider",
-                "-p",
-                "no:xdist",
-                "--hypothesis-profile=failing",
-                f"--basetemp={folder / 'tmp'}",
-            ]
+            options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-profile=failing"]
+            arguments = [f"{ROOT / test}", *options, f"--basetemp={folder / 'tmp'}"]
             order = {"package": str(copy), "arguments": arguments, "log": str(log)}
             with replaced(copy / "rayprivacy" / file, old, new):
                 print(json.dumps(order), file=server.stdin, flush=True)

@@ -18,11 +18,7 @@ SIZES = [(2, 8), (3, 30), (4, 200), (8, 200), (16, 480), (64, 64), (2, 2000), (7
 
 def _dense(strategy: tuple[float, ...], steps: int) -> np.ndarray:
     """C, whole."""
-    rows, columns = np.indices((steps, steps))
-    below = rows - columns
-    padded = np.zeros(max(steps, len(strategy)))
-    padded[: len(strategy)] = strategy
-    return np.where(below >= 0, padded[np.abs(below)], 0.0)
+    return sum(value * np.eye(steps, k=-below) for below, value in enumerate(strategy))
 
 
 @pytest.mark.parametrize(("bands", "steps"), SIZES)
@@ -34,20 +30,14 @@ def test_no_column_is_longer_than_1_in_exact_arithmetic(bands: int, steps: int) 
 
 
 @pytest.mark.parametrize(("bands", "steps"), [(1, 10), (4, 12), (8, 40)])
-def test_columns_of_the_whole_matrix_are_banded_and_the_last_ones_shorter(bands: int, steps: int) -> None:
-    matrix = _dense(prefix_strategy(bands, steps), steps)
-    lengths = np.linalg.norm(matrix, axis=0)
+def test_columns_errors_and_factors_are_those_of_the_whole_matrix(bands: int, steps: int) -> None:
+    strategy = prefix_strategy(bands, steps)
+    matrix = _dense(strategy, steps)
+    lengths, inverse = np.linalg.norm(matrix, axis=0), np.linalg.inv(matrix)
     assert (lengths <= 1).all()
-    assert (np.diff(lengths[steps - bands :]) < 0).all()
+    assert (np.diff(lengths[steps - bands :]) < 0).all()  # the last ones are shorter
     for step in range(steps - bands):
         assert matrix[:, step] @ matrix[:, step + bands] == 0  # no row is touched by two steps of one user
-        assert bands == 1 or matrix[:, step] @ matrix[:, step + bands - 1] > 0
-
-
-@pytest.mark.parametrize(("bands", "steps"), [(1, 10), (4, 12), (8, 40)])
-def test_errors_and_factors_are_those_of_the_dense_inverse(bands: int, steps: int) -> None:
-    strategy = prefix_strategy(bands, steps)
-    inverse = np.linalg.inv(_dense(strategy, steps))
     assert step_factors(strategy, steps) == pytest.approx(np.linalg.norm(inverse, axis=1), rel=1e-9)
     error = np.linalg.norm(np.tri(steps) @ inverse) / np.sqrt(steps)
     assert prefix_error(strategy, steps) == pytest.approx(error, rel=1e-9)
@@ -64,13 +54,6 @@ def test_no_other_coefficients_have_a_smaller_error(bands: int, steps: int) -> N
             assert prefix_error(best, steps) < prefix_error(tuple(other), steps) * (1 + 1e-5)
 
 
-def test_more_bands_have_a_smaller_error_at_one_noise_multiplier() -> None:
-    errors = [prefix_error(prefix_strategy(bands, 480), 480) for bands in (1, 2, 4, 8, 16, 32)]
-    assert errors == sorted(errors, reverse=True)
-    assert errors[0] == pytest.approx(np.sqrt(481 / 2), rel=1e-12)
-    assert errors[3] < 0.4 * errors[0]
-
-
 def test_steps_are_charged_as_one_event_for_every_b_of_them() -> None:
     one = PoissonSampledDpEvent(0.2, GaussianDpEvent(2.0))
     assert MECHANISM.event == SelfComposedDpEvent(one, 6)
@@ -78,13 +61,6 @@ def test_steps_are_charged_as_one_event_for_every_b_of_them() -> None:
     assert MECHANISM.event_of(range(20, 24)) == SelfComposedDpEvent(one, 1)
     assert replace(MECHANISM, clipping_norm=4.0).event == MECHANISM.event
     assert {MECHANISM.noise_std(step) for step in range(24)} == {1.0}  # sigma times C
-
-
-def test_one_band_is_independent_noise() -> None:
-    one = replace(MECHANISM, bands=1)
-    assert one == NoisySteps(0.2, 2.0, 0.5, 24)
-    assert one.event == SelfComposedDpEvent(PoissonSampledDpEvent(0.2, GaussianDpEvent(2.0)), 24)
-    assert one.strategy == (1.0,)
 
 
 def test_chunks_together_cost_what_all_steps_cost(tmp_path: Path) -> None:
@@ -95,12 +71,6 @@ def test_chunks_together_cost_what_all_steps_cost(tmp_path: Path) -> None:
         assert [charge.event.count for charge in ledger.charges_of("chat", "run")] == [chunk // 4] * (24 // chunk)
         used.append(ledger.status("chat").balance.used[0])
     assert used == pytest.approx([used[0]] * 3, rel=1e-12)
-
-
-def test_everything_that_fixes_the_noise_is_in_the_digest() -> None:
-    assert MECHANISM.parameters["strategy"] == list(MECHANISM.strategy)
-    assert MECHANISM.parameters["bands"] == 4
-    assert MECHANISM.parameters["mechanism"] == "banded-gaussian"
 
 
 @pytest.mark.parametrize("steps", [range(0, 6), range(2, 6), range(22, 25)])

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from dp_accounting.dp_event import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.events import leaves
@@ -24,26 +25,31 @@ STEPS = replace(FULL, redacted=LISTED, policy="a digest")
 ONE, LIGHT = (PoissonSampledDpEvent(0.1, GaussianDpEvent(sigma)) for sigma in (2.0, 0.5))
 
 
+PROTECTION = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE)
+
+
 def _ledger(path: Path, kind: AccountKind = AccountKind.SELECTIVE) -> Ledger:
     ledger = Ledger.open(f"sqlite:///{path}/ledger.db")
-    more = {"policy": "a digest"} if kind is AccountKind.SELECTIVE else {}
-    for name, its, terms in (("plain", AccountKind.CENTRAL, {}), ("chat", kind, more)):
-        ledger.ensure_account(
-            name,
-            PrivacyUnit.USER,
-            NeighbouringRelation.ADD_OR_REMOVE,
-            Budget(8.0, 1e-6),
-            "rdp",
-            plan=[STEPS.event],
-            corpus="chats",
-            kind=its,
-            **terms,
-        )
+    terms: Any = {"plan": [STEPS.event], "corpus": "chats"}
+    policy: Any = {"policy": "a digest"} if kind is AccountKind.SELECTIVE else {}
+    ledger.ensure_account("plain", *PROTECTION, Budget(8.0, 1e-6), "rdp", **terms)
+    ledger.ensure_account("chat", *PROTECTION, Budget(8.0, 1e-6), "rdp", kind=kind, **terms, **policy)
     return ledger
 
 
-def _release(ledger: Ledger, chunk: int, steps: NoisySteps = STEPS, central: str = "") -> StepRelease:
-    return StepRelease.of(ledger, "chat", "run", Key.for_tests(), steps, chunk, "corpus", "base", central=central)
+def _release(ledger: Ledger, steps: NoisySteps = STEPS, central: str = "") -> StepRelease:
+    return StepRelease.of(ledger, "chat", "run", Key.for_tests(), steps, 2, "corpus", "base", central=central)
+
+
+def _trained(ledger: Ledger, release: StepRelease) -> list[DpEvent]:
+    """Trains, and returns what the selective account was charged."""
+    gate = StepGate(ledger, release)
+    for rung in (1, 2, 2, 3):  # the second is repeated after a crash
+        gate.begin(rung)
+        gate.end(rung, f"model after {rung}")
+    assert gate.released("model", "model after 3").value == "model"
+    ledger.verify()
+    return [charge.event for charge in ledger.charges_of("chat", "run")]
 
 
 def test_noise_and_event_are_those_of_the_noisy_steps() -> None:
@@ -69,9 +75,8 @@ def test_each_level_of_falling_noise_is_an_event_of_its_own() -> None:
     falling = NoisySteps(0.1, 2.0, 0.5, 9, schedule=NoiseSchedule("linear", tau=0.5), chunk=3)
     steps = replace(falling, redacted=LISTED, policy="a digest")
     factors = {step: 1 / (1 + 0.5 * (3 * (step // 3) + 2)) for step in (3, 5, 6)}
-    assert [steps.noise_std(step) for step in range(9)] == pytest.approx(
-        [0.0 if LISTED[step] else 2.0 * factors[step] * 0.5 for step in range(9)]
-    )
+    assert {step: steps.noise_std(step) for step in range(9) if not LISTED[step]} == pytest.approx(factors)
+    assert {steps.noise_std(step) for step in range(9) if LISTED[step]} == {0.0}
     by_hand = [PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0 * factors[step])) for step in (3, 5, 6)]
     assert {event.count for event in steps.event.events} == {1, 2}
     for rule in ("rdp", "pld"):
@@ -90,9 +95,8 @@ def test_light_noise_gives_all_steps_an_event_for_users() -> None:
     steps = replace(STEPS, light=0.5)
     assert [steps.noise_std(step) for step in range(9)] == [0.25 if each else 1.0 for each in LISTED]
     assert steps.event == STEPS.event
-    assert steps.central_event_of(range(9)) == ComposedDpEvent(
-        [SelfComposedDpEvent(LIGHT, 6), SelfComposedDpEvent(ONE, 3)]
-    )
+    both = [SelfComposedDpEvent(LIGHT, 6), SelfComposedDpEvent(ONE, 3)]
+    assert steps.central_event_of(range(9)) == ComposedDpEvent(both)
     assert steps.noiseless_steps == frozenset()
     assert STEPS.noiseless_steps == STEPS.redacted_steps == steps.redacted_steps
     with pytest.raises(ReleaseError, match="redacted steps take no noise, and have no epsilon for users"):
@@ -101,56 +105,41 @@ def test_light_noise_gives_all_steps_an_event_for_users() -> None:
 
 def test_a_central_account_that_pays_for_all_steps_is_not_exposed(tmp_path: Path) -> None:
     ledger, steps = _ledger(tmp_path), replace(STEPS, light=0.5)
-    protection = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(1e3, 1e-6), "rdp")
     terms = {"corpus": "chats", "plan": [steps.central_event_of(range(9))]}
-    ledger.ensure_account("users", *protection, **terms)
-    gate = StepGate(ledger, _release(ledger, 2, steps, "users"))
-    for rung in (1, 2, 2, 3):  # the second is repeated after a crash
-        gate.begin(rung)
-        gate.end(rung, f"model after {rung}")
-    counts = {name: [charge.event for charge in ledger.charges_of(name, "run")] for name in ("chat", "users")}
-    assert counts["chat"] == [SelfComposedDpEvent(ONE, 1)] * 3
-    paid = [dict(leaves(event)) for event in counts["users"]]
+    ledger.ensure_account("users", *PROTECTION, Budget(1e3, 1e-6), "rdp", **terms)
+    assert _trained(ledger, _release(ledger, steps, "users")) == [SelfComposedDpEvent(ONE, 1)] * 3
+    paid = [dict(leaves(charge.event)) for charge in ledger.charges_of("users", "run")]
     assert paid == [{LIGHT: 3, ONE: 1}, {LIGHT: 1, ONE: 1}, {LIGHT: 2, ONE: 1}]
-    ledger.ensure_account("later", *protection, **terms)
+    ledger.ensure_account("later", *PROTECTION, Budget(1e3, 1e-6), "rdp", **terms)
     entries = [entry.kind for name in ("plain", "users", "later") for entry in ledger.entries(name)]
     assert "exposure" not in entries
-    assert gate.released("model", "model after 3").value == "model"
-    ledger.verify()
 
 
 def test_light_noise_and_a_central_account_come_together(tmp_path: Path) -> None:
     ledger = _ledger(tmp_path)
     for steps, central in ((STEPS, "plain"), (replace(STEPS, light=0.5), "")):
         with pytest.raises(ReleaseError, match="exactly where they take noise"):
-            _release(ledger, 2, steps, central)
+            _release(ledger, steps, central)
 
 
 def test_each_chunk_is_charged_once_for_its_noisy_steps_and_exposes_the_plain_account(tmp_path: Path) -> None:
     ledger = _ledger(tmp_path)
-    release = _release(ledger, 2)
-    gate = StepGate(ledger, release)
-    for rung in (1, 2, 2, 3):  # the second is repeated after a crash
-        gate.begin(rung)
-        gate.end(rung, f"model after {rung}")
-    charged = [charge.event for charge in ledger.charges_of("chat", "run")]
-    assert charged == [SelfComposedDpEvent(ONE, count) for count in (1, 1, 1)]
+    release = _release(ledger)
+    assert _trained(ledger, release) == [SelfComposedDpEvent(ONE, 1)] * 3
     assert [entry.kind for entry in ledger.entries("plain")].count("exposure") == 3
-    assert gate.released("model", "model after 3").value == "model"
-    ledger.verify()
     assert [release.rung_of(done) for done in (0, 2, 4, 5, 6, 8, 9)] == [1, 1, 1, 2, 2, 3, 3]
 
 
 def test_a_plain_account_does_not_pay_for_it(tmp_path: Path) -> None:
     ledger = _ledger(tmp_path, AccountKind.CENTRAL)
     with pytest.raises(LedgerError, match="selective"):
-        StepGate(ledger, _release(ledger, 2)).begin(1)
+        StepGate(ledger, _release(ledger)).begin(1)
 
 
 def test_another_draw_or_policy_is_another_input(tmp_path: Path) -> None:
     ledger, seen = _ledger(tmp_path), set()
     for steps in (STEPS, replace(STEPS, policy="another"), replace(STEPS, redacted=draw("linear", 9, 1))):
-        release = StepRelease.of(ledger, "chat", "run", Key.for_tests(), steps, 2, "corpus", "base")
+        release = _release(ledger, steps)
         seen |= {release.inputs, release.stream}
     assert len(seen) == 6
 
