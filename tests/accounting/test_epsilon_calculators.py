@@ -1,18 +1,24 @@
-"""The calculators of the command line: known figures, there and back, bad input in one sentence."""
+"""The calculators of the command line, the least noise and its levels: known figures, there and back, bad input."""
 
+import itertools
 import json
 import math
 import re
 from typing import Any
 
 import pytest
-from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.dp_event import (
+    GaussianDpEvent,
+    MixtureOfGaussiansDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
 from typer.testing import CliRunner
 
-from rayprivacy.accounting.accountant import figures
-from rayprivacy.accounting.calibrate import least_sigma
+from rayprivacy.accounting.accountant import epsilon, figures
+from rayprivacy.accounting.calibrate import least_sigma, least_sigma_near
 from rayprivacy.accounting.gaussian import epsilon_of
-from rayprivacy.accounting.schedule import NoiseSchedule, decayed
+from rayprivacy.accounting.schedule import MOST_LEVELS, NoiseSchedule
 from rayprivacy.cli.epsilon import app
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
 
@@ -65,8 +71,9 @@ def test_seqpate_for_phrases_needs_more_noise_and_says_what_a_user_has() -> None
 
 
 def test_the_records_of_one_owner_are_accounted_for_together() -> None:
-    owner = _json(f"{DPSGD} --sigma 1 --records-per-user 5")
-    assert owner["epsilon"] == pytest.approx(11.64, abs=0.05)
+    owner = _json("dpsgd --q 0.05 --steps 100 --sigma 2 --delta 1e-5 --records-per-user 2")
+    mixture = MixtureOfGaussiansDpEvent(2.0, (0.0, 1.0, 2.0), (0.95**2, 2 * 0.05 * 0.95, 0.05**2))
+    assert owner["epsilon"] == pytest.approx(epsilon([SelfComposedDpEvent(mixture, 100)], 1e-5, "pld"), rel=1e-6)
     assert owner["epsilon"] < owner["accountants"]["rdp"]
 
 
@@ -80,9 +87,8 @@ def test_bands_are_charged_as_fewer_steps_at_a_higher_rate() -> None:
     assert "hashed into 8 groups" in printed[1]
 
 
-@pytest.mark.parametrize("distribution", ["geometric", "poisson", "logarithmic"])
-def test_select_stands_beside_paying_for_all(distribution: str) -> None:
-    found = _json(f"{SELECT} --sigma 1 --distribution {distribution} --as-published")
+def test_select_stands_beside_paying_for_all() -> None:
+    found = _json(f"{SELECT} --sigma 1 --distribution poisson --as-published")
     assert 3.4 < found["epsilon"] < 4.4
     assert found["published"][0]["epsilon"] == pytest.approx(1.828, abs=2e-3)
 
@@ -100,14 +106,6 @@ def test_edpsgd_has_less_noise_than_printed() -> None:
     assert decayed_run["epsilon"] == pytest.approx(epsilon_of(mu, 1e-6), rel=1e-9)
     assert sampled["epsilon"] < found["epsilon"]
     assert set(sampled["accountants"]) == {"pld", "rdp"}
-
-
-def test_schedules_in_levels_are_upper_bounds_of_every_step() -> None:
-    schedule = NoiseSchedule("exponential", 0.001)
-    fine, coarse = decayed(8.0, schedule, 1000, 1, levels=1000), decayed(8.0, schedule, 1000, 1)
-    assert sum(times for _, times in coarse) == sum(times for _, times in fine) == 1000
-    steps = [sigma for sigma, times in coarse for _ in range(times)]
-    assert all(level <= sigma * (1 + 1e-12) for level, (sigma, _) in zip(steps, fine, strict=True))
 
 
 def test_edpsgd_as_the_paper_prints_it_and_as_it_is() -> None:
@@ -209,6 +207,7 @@ BAD = [  # arguments that are right, an option, and values that are not
     ("santext --diameter 1 --epsilon 1", "--tokens", HUGE),
     ("santext --tokens 1 --epsilon 1", "--diameter", "nan"),
     ("santext --tokens 1 --diameter 1", "--epsilon", "inf"),
+    ("santext --tokens 1 --diameter 1", "", ""),
 ]
 
 
@@ -221,32 +220,24 @@ def test_bad_input_is_one_sentence_and_exit_code_2(right: str, option: str, valu
         assert re.fullmatch(r".{1,248}\.", str(error))
 
 
-def test_santext_names_the_two_options_of_which_it_wants_one() -> None:
-    with pytest.raises(ConfigError, match=r"^give either --epsilon or --document-epsilon, and not both\.$"):
-        CliRunner().invoke(app, ["santext", "--tokens", "1", "--diameter", "1"], catch_exceptions=False)
-
-
 def test_calibration_rounds_up_and_knows_its_range() -> None:
     for wanted in (1e-6, 0.37, 5.0, 900.0):
-        sigma = least_sigma(lambda s: 1 / s, wanted)
-        assert 1 / wanted <= sigma <= 1 / wanted * (1 + 2.1e-4)
-    for epsilon, cost in (
+        assert 1 / wanted <= least_sigma(lambda s: 1 / s, wanted) <= 1 / wanted * (1 + 2.1e-4)
+    for wrong, cost in (
         (1.0, lambda s: 2.0),
         (1.0, lambda s: 0.0),
         (math.nan, lambda s: 1 / s),
         (0.0, lambda s: 1 / s),
     ):
-        for start in (1.0, 1e9 / 4, 1e9):
+        for start, guess in itertools.product((1.0, 1e9 / 4, 1e9), (None, lambda s: 1 / s)):
             with pytest.raises(ConfigError, match="epsilon is"):
-                least_sigma(cost, epsilon, start)
-            with pytest.raises(ConfigError, match="epsilon is"):
-                least_sigma(cost, epsilon, start, guess=lambda s: 1 / s)
+                least_sigma(cost, wrong, start, guess=guess)
 
 
-@pytest.mark.parametrize("epsilon", [0.02, 0.1, 3.0, 900.0])
+@pytest.mark.parametrize("wanted", [0.02, 0.1, 3.0, 900.0])
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.5])
 @pytest.mark.parametrize("low", [0.0, 1e-2, 3.0])
-def test_a_guess_saves_costs_and_leaves_the_noise_as_it_is(power: float, epsilon: float, low: float) -> None:
+def test_a_guess_saves_costs_and_leaves_the_noise_as_it_is(power: float, wanted: float, low: float) -> None:
     """Guesses that are good, 40 times too high or low, or fall by another power; costs without a figure below some."""
     asked: list[float] = []
 
@@ -254,14 +245,70 @@ def test_a_guess_saves_costs_and_leaves_the_noise_as_it_is(power: float, epsilon
         asked.append(sigma)
         return 40 / sigma**power + 0.3 / sigma if sigma > low else math.inf
 
-    found = least_sigma(cost, epsilon)
+    found = least_sigma(cost, wanted)
     without = len(asked)
-    for guess, most in (
-        (lambda s: 40 / s**power, 10),
-        (lambda s: 1 / s**power, 12),
-        (lambda s: 1600 / s**1.2, 18),
-        (lambda s: 5.0, 30),
-    ):
+    good, poor = [(lambda s: 40 / s**power, 10), (lambda s: 1 / s**power, 12)], [(lambda s: 1600 / s**1.2, 18)]
+    for guess, most in (*good, *poor, (lambda s: 5.0, 30)):
         asked.clear()
-        assert least_sigma(cost, epsilon, guess=guess) == found
+        assert least_sigma(cost, wanted, guess=guess) == found
         assert len(asked) <= (most if low == 0 else without + 10)
+
+
+@pytest.mark.parametrize("power", [0.8, 1.0, 2.5])
+@pytest.mark.parametrize("wanted", [0.1, 8.0])
+def test_a_search_by_a_bad_guess_asks_seldom_and_rounds_up(power: float, wanted: float) -> None:
+    """A guess that is 20 times too low, falls by another power, or has no figure below some noise."""
+    asked: list[float] = []
+
+    def cost(sigma: float) -> float:
+        asked.append(sigma)
+        return 40 / sigma**power if sigma > 0.5 else math.inf
+
+    found = least_sigma_near(cost, wanted, lambda sigma: 2 / sigma)
+    assert len(asked) < 12
+    assert wanted * (1 - 1e-3) <= cost(found) <= wanted
+    assert found == pytest.approx(least_sigma(cost, wanted), rel=2e-3)
+    with pytest.raises(ConfigError, match="no noise multiplier"):
+        least_sigma_near(lambda sigma: 99.0, wanted, lambda sigma: 2 / sigma)
+
+
+LINEAR = NoiseSchedule("linear", 0.1, steps_per_epoch=50)
+SCHEDULES = [NoiseSchedule("exponential", 0.01), NoiseSchedule("linear", 0.1, 3), NoiseSchedule("linear", 2.0)]
+
+
+def test_epochs_are_levels_with_the_noise_of_the_rule() -> None:
+    assert LINEAR.levels(500, chunk=25) == tuple((1 / (1 + 0.1 * epoch), 50) for epoch in range(10))
+    assert LINEAR.levels(120, chunk=25)[-1] == (1 / 1.2, 20)
+    assert NoiseSchedule("exponential", 0.5, 10).levels(20) == ((1.0, 10), (math.exp(-0.5), 10))
+    assert NoiseSchedule().levels(7, chunk=2) == ((1.0, 7),)
+    with pytest.raises(ConfigError, match="let an epoch be a multiple of chunk"):
+        LINEAR.levels(500, chunk=20)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("steps", "chunk"), [(500, 1), (500, 3), (99, 3), (7, 3), (1, 1)])
+def test_levels_are_few_whole_chunks_and_never_above_the_rule(schedule: NoiseSchedule, steps: int, chunk: int) -> None:
+    levels = schedule.levels(steps, chunk)
+    assert len(levels) <= MOST_LEVELS
+    assert sum(times for _, times in levels) == steps
+    assert all(times % chunk == 0 for _, times in levels[:-1])
+    by_step = [factor for factor, times in levels for _ in range(times)]
+    assert all(given <= schedule.factor(step) for step, given in enumerate(by_step))
+    assert by_step[-1] == schedule.factor(steps - 1)
+    assert by_step == sorted(by_step, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (("cosine", 0.1), "'cosine'"),
+        (("linear", 0.1, 0), "steps_per_epoch is 0"),
+        *(
+            ((kind, tau), f"tau is {tau}")
+            for kind, tau in (("linear", 0.0), ("exponential", math.nan), ("constant", 0.1))
+        ),
+    ],
+)
+def test_what_is_no_schedule_is_refused(fields: tuple[Any, ...], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        NoiseSchedule(*fields)

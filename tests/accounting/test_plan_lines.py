@@ -31,21 +31,11 @@ def test_a_plan_is_yaml_or_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        b"[]",
-        b"kind: gaussian",
-        b"- gaussian",
+        *(b"", b"[]", b"kind: gaussian", b"- gaussian", b"\x00", b"\xff\xfe\x00[", b"\xff not utf-8", b"[" * 100_000),
+        *(b"- !!python/object:os.system {}", b"- 2026-99-99", b"- {[1]: 2}", b"- &a [*a]"),
         b"- {kind: gaussian, noise_multiplier: .nan}",
         b"- {kind: gaussian, noise_multiplier: 2.0, extra: 1}",
         b"- {kind: gaussian, noise_multiplier: " + b"9" * 5000 + b"}",
-        b"\xff\xfe\x00[",
-        b"\xff not utf-8",
-        b"- !!python/object:os.system {}",
-        b"- 2026-99-99",
-        b"- {[1]: 2}",
-        b"- &a [*a]",
-        b"[" * 100_000,
-        b"\x00",
     ],
 )
 def test_a_malformed_plan_is_one_sentence(tmp_path: Path, data: bytes) -> None:

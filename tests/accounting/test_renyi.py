@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from dp_accounting.dp_event import DpEvent, MixtureOfGaussiansDpEvent, RepeatAndSelectDpEvent
 from dp_accounting.rdp import RdpAccountant
-from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS, compute_epsilon
+from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,11 +37,6 @@ EVENTS = [
 ]
 
 
-def test_the_grid_holds_the_orders_of_the_library_and_rises() -> None:
-    assert set(DEFAULT_RDP_ORDERS) <= set(ORDERS)
-    assert list(ORDERS) == sorted(set(ORDERS))
-
-
 @pytest.mark.parametrize("event", EVENTS)
 def test_costs_agree_with_the_library_and_are_rounded_up(event: DpEvent) -> None:
     theirs = _library(event, ORDERS)
@@ -62,31 +57,28 @@ def test_the_best_of_many_trials_agrees_with_the_library(mean: float, shape: flo
     assert rdp(event, (8.0,)) == (rdp(event)[ORDERS.index(8.0)],)  # a single order is read off the full grid
 
 
-@pytest.mark.parametrize(("q", "sigma"), [(1e-3, 1.0), (1e-5, 1.0), (1e-8, 0.8), (1e-8, 50.0), (0.5, 1e3)])
-@pytest.mark.parametrize("order", [2, 5, 32])
-def test_small_costs_are_not_below_the_truth(q: float, sigma: float, order: int) -> None:
+def _truth(order: int, q: float, sigma: float) -> float:
+    """In 50 digits; about order * q terms count."""
     with mpmath.workdps(50):
         p, s = mpmath.mpf(q), mpmath.mpf(sigma)
         terms = (
-            mpmath.binomial(order, k) * p**k * (1 - p) ** (order - k) * mpmath.exp((k * k - k) / (2 * s * s))
-            for k in range(order + 1)
+            mpmath.binomial(order, k) * p**k * (1 - p) ** (order - k) * mpmath.expm1((k * k - k) / (2 * s * s))
+            for k in range(2, min(order + 1, 400))
         )
-        truth = float(mpmath.log(mpmath.fsum(terms)) / (order - 1))
-    ours = rdp(_sampled(q, sigma), (float(order),))[0]
+        return float(mpmath.log1p(mpmath.fsum(terms)) / (order - 1))
+
+
+@pytest.mark.parametrize(("q", "sigma"), [(1e-3, 1.0), (1e-5, 1.0), (1e-8, 0.8), (1e-8, 50.0), (0.5, 1e3)])
+@pytest.mark.parametrize("order", [2, 5, 32])
+def test_small_costs_are_not_below_the_truth(q: float, sigma: float, order: int) -> None:
+    ours, truth = rdp(_sampled(q, sigma), (float(order),))[0], _truth(order, q, sigma)
     assert truth < ours <= truth * (1 + 1e-8) + 2e-11
 
 
 @pytest.mark.parametrize(("order", "q", "sigma"), [(30_000, 1e-4, 1e5), (100_000, 1e-3, 1e6), (100_000, 1e-4, 1e5)])
 def test_costs_at_high_orders_are_not_below_the_truth(order: int, q: float, sigma: float) -> None:
     """Logarithms of factorials are rounded at their own size, and the cost is a small difference of them."""
-    with mpmath.workdps(40):
-        p, s = mpmath.mpf(q), mpmath.mpf(sigma)
-        terms = (
-            mpmath.binomial(order, k) * p**k * (1 - p) ** (order - k) * mpmath.expm1((k * k - k) / (2 * s * s))
-            for k in range(2, 400)  # about order * q are expected
-        )
-        truth = float(mpmath.log1p(mpmath.fsum(terms)) / (order - 1))
-    assert truth < rdp(_sampled(q, sigma), (float(order),))[0]
+    assert _truth(order, q, sigma) < rdp(_sampled(q, sigma), (float(order),))[0]
 
 
 def test_an_order_at_which_the_series_fails_takes_the_next_whole_one() -> None:
@@ -142,22 +134,15 @@ def test_the_best_order_gives_the_epsilon_of_the_plan() -> None:
 
 @pytest.mark.parametrize("order", [1.0, 0.5, math.nan, math.inf, True, 2e5])
 def test_orders_out_of_range_are_refused(order: float) -> None:
-    for call in (
-        lambda: rdp(dpa.GaussianDpEvent(1.0), (order,)),
-        lambda: epsilon_at(1.0, order, 1e-6),
-        lambda: rdp_cap(order, Budget(1.0, 1e-6)),
-    ):
+    one, budget = dpa.GaussianDpEvent(1.0), Budget(1.0, 1e-6)
+    for call in (lambda: rdp(one, (order,)), lambda: epsilon_at(1.0, order, 1e-6), lambda: rdp_cap(order, budget)):
         with pytest.raises(ConfigError, match="order is"):
             call()
 
 
 def test_values_out_of_range_are_refused() -> None:
-    for call in (
-        lambda: epsilon_at(-1.0, 2.0, 1e-6),
-        lambda: epsilon_at(math.nan, 2.0, 1e-6),
-        lambda: epsilon_at(1.0, 2.0, 0.0),
-        lambda: epsilon_at(1.0, 2.0, 1.0),
-        lambda: rdp_cap(1.5, Budget(0.1, 1e-6)),
-    ):
+    for cost, delta in ((-1.0, 1e-6), (math.nan, 1e-6), (1.0, 0.0), (1.0, 1.0)):
         with pytest.raises(ConfigError):
-            call()
+            epsilon_at(cost, 2.0, delta)
+    with pytest.raises(ConfigError):
+        rdp_cap(1.5, Budget(0.1, 1e-6))

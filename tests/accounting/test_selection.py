@@ -91,19 +91,15 @@ def test_the_winner_costs_less_than_all_trials() -> None:
 
 
 def test_what_no_search_can_be_is_refused() -> None:
-    for wrong in (
-        lambda: select_event(RUN, 10.0, "binomial"),  # type: ignore[arg-type]
-        lambda: select_event(RUN, 10.0, "geometric", 2.0),
-        lambda: select_event(RUN, 10.0, "negative-binomial"),
-        lambda: gamma_of(1.0, 1.0),
-        lambda: gamma_of(math.nan, 1.0),
-        lambda: gamma_of(2.0, -1.0),
-        lambda: trials_from_uniform(1.0, 2.0, 1.0),
-        lambda: trials_from_uniform(math.nan, 2.0, 1.0),
-        lambda: trials_from_uniform(0.5, 1e6, 1.0),
-    ):
+    for search in (("binomial",), ("geometric", 2.0), ("negative-binomial",)):
         with pytest.raises(ConfigError):
-            wrong()
+            select_event(RUN, 10.0, *search)
+    for mean, shape in ((1.0, 1.0), (math.nan, 1.0), (2.0, -1.0)):
+        with pytest.raises(ConfigError):
+            gamma_of(mean, shape)
+    for uniform, mean in ((1.0, 2.0), (math.nan, 2.0), (0.5, 1e6)):
+        with pytest.raises(ConfigError):
+            trials_from_uniform(uniform, mean, 1.0)
     for invalid in (
         lambda: select_event(RUN, 1.0, "geometric"),
         lambda: select_event(dpa.GaussianDpEvent(math.nan), 2.0, "geometric"),

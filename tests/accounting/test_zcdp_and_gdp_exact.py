@@ -74,10 +74,6 @@ def test_the_cap_fits_and_is_the_largest(eps: float, delta: float) -> None:
 
 def test_values_out_of_range_are_refused() -> None:
     assert epsilon_of_rho(0.0, 1e-6) == 0
-    for bad in (
-        lambda: epsilon_of_rho(-1.0, 1e-6),
-        lambda: epsilon_of_rho(math.nan, 1e-6),
-        lambda: epsilon_of_rho(1, 1),
-    ):
+    for cost, delta in ((-1.0, 1e-6), (math.nan, 1e-6), (1, 1)):
         with pytest.raises(ConfigError):
-            bad()
+            epsilon_of_rho(cost, delta)
