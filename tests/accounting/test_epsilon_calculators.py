@@ -165,71 +165,48 @@ def test_little_noise_falls_back_on_renyi_orders() -> None:
 
 
 NONE, WIDE = "0 -1 nan", f"0 -5 {HUGE}"
-BAD = [  # arguments that are right, an option, and values that are not
-    ("gaussian --count 3", "--sigma", f"{NONE} inf"),
-    ("gaussian --sigma 1", "--count", f"{WIDE} {2**53 + 1}"),
-    ("gaussian --sigma 1", "--delta", f"{NONE} 1"),
-    ("gaussian", "--epsilon", f"{NONE} inf"),
-    ("gaussian", "", ""),
-    ("gaussian --sigma 1", "--epsilon", "1"),
-    ("seqpate --teachers 1", "--queries", HUGE),
-    ("seqpate --queries 1", "--teachers", "0"),
-    ("seqpate --queries 1 --teachers 1", "--shards-per-phrase", "0"),
-    ("dpsgd --steps 10 --sigma 1", "--q", f"{NONE} 1.01"),
-    ("dpsgd --q .1 --sigma 1", "--steps", WIDE),
-    (DPSGD, "--epsilon", "nan inf 0"),
-    (DPSGD, "--sigma", "nan inf 0"),
-    ("dpsgd --q .01 --steps 1000 --sigma 1", "--delta", "0 1 nan"),
-    (f"{DPSGD} --sigma 1", "--records-per-user", f"0 1000 {HUGE}"),
-    (f"{DPSGD} --sigma 1", "--bands", f"0 -1 3 200 {HUGE}"),
-    (f"{DPSGD} --sigma 1 --bands 2", "--records-per-user", "2"),
-    (f"{DPSGD} --sigma 1 --as-published", "--bands", "8"),
-    ("dpsgd --q .1 --sigma 1 --bands 2", "--steps", "200000"),
-    (DPSGD, "", ""),
-    (TWO, "--sigma1", "1"),
-    (f"{TWO} --sigma1 1", "--sigma2", "nan"),
-    (f"{TWO} --sigma1 1 --sigma2 1", "--epsilon", "1"),
-    ("select --q 0.01 --steps 1000 --sigma 1", "--trials", "1 nan inf 1e6"),
-    (f"{SELECT} --sigma 1", "--shape", "2"),
-    (f"{SELECT} --sigma 1", "--distribution", "negative-binomial"),
-    (f"{SELECT} --sigma 1 --distribution negative-binomial", "--shape", "nan"),
-    (EDP, "--z0", "nan 0"),
-    (f"{EDP} --z0 1", "--decay", "nan 0 1.1 1e-300"),
-    (f"{EDP} --z0 1", "--schedule", "linear"),
-    (f"{EDP} --z0 1 --schedule linear", "--tau", "0 nan"),
-    (f"{EDP} --z0 1", "--tau", "1"),
-    (f"{EDP} --z0 1 --schedule linear --tau 1", "--decay", ".9"),
-    (f"{EDP} --z0 1", "--steps-per-epoch", "0"),
-    (f"{EDP} --z0 1", "--max-scale", "0 nan inf"),
-    ("edpsgd --workers 4 --z0 1", "--steps", HUGE),
-    ("edpsgd --steps 10 --z0 1", "--workers", "0"),
-    (f"edpsgd --steps 10 --z0 1 --workers {2**53}", "--micro-batches", str(2**53)),
-    ("santext --diameter 1 --epsilon 1", "--tokens", HUGE),
-    ("santext --tokens 1 --epsilon 1", "--diameter", "nan"),
-    ("santext --tokens 1 --diameter 1", "--epsilon", "inf"),
-    ("santext --tokens 1 --diameter 1", "", ""),
-]
+STEPS, EDP1 = f"{DPSGD} --sigma 1", f"{EDP} --z0 1"
+BAD = {  # arguments that are right, and options with values that are not: the last value of an option counts
+    "gaussian --count 3 --sigma 1": f"--sigma {NONE} inf, --count {WIDE} {2**53 + 1}, --delta {NONE} 1, --epsilon 1",
+    "gaussian": f"--epsilon {NONE} inf, ",
+    f"{VOTES} --sigma 1": f"--queries {HUGE}, --teachers 0, --shards-per-phrase 0",
+    STEPS: f"--q {NONE} 1.01, --steps {WIDE}, --sigma nan inf 0, --delta 0 1 nan, --records-per-user 0 1000 {HUGE}",
+    DPSGD: "--epsilon nan inf 0, ",
+    f"{STEPS} --bands 2": f"--bands 0 -1 3 200 {HUGE}, --records-per-user 2, --steps 200000",
+    f"{STEPS} --as-published": "--bands 8",
+    f"{TWO} --sigma1 1": ", --sigma2 nan",
+    f"{TWO} --sigma1 1 --sigma2 1": "--epsilon 1",
+    f"{SELECT} --sigma 1": "--trials 1 nan inf 1e6, --shape 2, --distribution negative-binomial",
+    f"{SELECT} --sigma 1 --distribution negative-binomial": "--shape nan",
+    EDP1: f"--z0 nan 0, --decay nan 0 1.1 1e-300, --schedule linear, --tau 1, --steps-per-epoch 0, --steps {HUGE}",
+    f"{EDP1} --max-scale 2": "--max-scale 0 nan inf, --workers 0",
+    f"{EDP1} --schedule linear --tau 1": "--tau 0 nan, --decay .9",
+    f"{EDP1} --workers {2**53}": f"--micro-batches {2**53}",
+    f"{SANTEXT} --epsilon 1": f"--tokens {HUGE}, --diameter nan, --epsilon inf",
+    SANTEXT: ", --epsilon inf",
+}
 
 
-@pytest.mark.parametrize(("right", "option", "values"), BAD)
-def test_bad_input_is_one_sentence_and_exit_code_2(right: str, option: str, values: str) -> None:
-    for bad in [[option, value] for value in values.split()] or [[]]:
-        error = CliRunner().invoke(app, [*right.split(), *bad]).exception
-        assert isinstance(error, RayPrivacyError), bad
-        assert error.exit_code == 2
-        assert re.fullmatch(r".{1,248}\.", str(error))
+@pytest.mark.parametrize("right", BAD)
+def test_bad_input_is_one_sentence_and_exit_code_2(right: str) -> None:
+    for each in BAD[right].split(","):
+        option, *values = each.split() or [""]
+        for bad in [[option, value] for value in values] or [[]]:
+            error = CliRunner().invoke(app, [*right.split(), *bad]).exception
+            assert isinstance(error, RayPrivacyError), bad
+            assert error.exit_code == 2
+            assert re.fullmatch(r".{1,248}\.", str(error))
+
+
+def _inverse(sigma: float) -> float:
+    return 1 / sigma
 
 
 def test_calibration_rounds_up_and_knows_its_range() -> None:
     for wanted in (1e-6, 0.37, 5.0, 900.0):
-        assert 1 / wanted <= least_sigma(lambda s: 1 / s, wanted) <= 1 / wanted * (1 + 2.1e-4)
-    for wrong, cost in (
-        (1.0, lambda s: 2.0),
-        (1.0, lambda s: 0.0),
-        (math.nan, lambda s: 1 / s),
-        (0.0, lambda s: 1 / s),
-    ):
-        for start, guess in itertools.product((1.0, 1e9 / 4, 1e9), (None, lambda s: 1 / s)):
+        assert 1 / wanted <= least_sigma(_inverse, wanted) <= 1 / wanted * (1 + 2.1e-4)
+    for wrong, cost in ((1.0, lambda s: 2.0), (1.0, lambda s: 0.0), (math.nan, _inverse), (0.0, _inverse)):
+        for start, guess in itertools.product((1.0, 1e9 / 4, 1e9), (None, _inverse)):
             with pytest.raises(ConfigError, match="epsilon is"):
                 least_sigma(cost, wrong, start, guess=guess)
 
@@ -299,16 +276,15 @@ def test_levels_are_few_whole_chunks_and_never_above_the_rule(schedule: NoiseSch
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("kind", "tau", "epoch", "says"),
     [
-        (("cosine", 0.1), "'cosine'"),
-        (("linear", 0.1, 0), "steps_per_epoch is 0"),
-        *(
-            ((kind, tau), f"tau is {tau}")
-            for kind, tau in (("linear", 0.0), ("exponential", math.nan), ("constant", 0.1))
-        ),
+        ("cosine", 0.1, 1, "'cosine'"),
+        ("linear", 0.1, 0, "steps_per_epoch is 0"),
+        ("linear", 0.0, 1, "tau is 0.0"),
+        ("exponential", math.nan, 1, "tau is nan"),
+        ("constant", 0.1, 1, "tau is 0.1"),
     ],
 )
-def test_what_is_no_schedule_is_refused(fields: tuple[Any, ...], says: str) -> None:
+def test_what_is_no_schedule_is_refused(kind: Any, tau: float, epoch: int, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        NoiseSchedule(*fields)
+        NoiseSchedule(kind, tau, epoch)

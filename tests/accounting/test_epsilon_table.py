@@ -1,6 +1,6 @@
 """A hundred settings: our epsilons against dp-accounting, prv-accountant and exact curves; never below the truth.
 
-prv-accountant 0.2.0 is itself off for much sampling with little noise, so the table stays clear of it (last test).
+The mean loss of prv-accountant 0.2.0 is off for much sampling with little noise: the table stays clear of it.
 """
 
 import itertools
@@ -16,7 +16,6 @@ from dp_accounting.dp_event import DpEvent, MixtureOfGaussiansDpEvent, RepeatAnd
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
-from prv_accountant.privacy_random_variables import PrivacyRandomVariableTruncated
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.gaussian import epsilon_of
@@ -139,13 +138,6 @@ def test_mixtures(q: float, sigma: float, steps: int) -> None:
     assert found == pytest.approx(epsilon([_run(q, sigma, steps)], 1e-5, "pld"), rel=CLOSE)
 
 
-def test_trap_the_replace_relation_forgets_a_factor_of_two() -> None:
-    replace = RdpAccountant(neighboring_relation=dpa.NeighboringRelation.REPLACE_ONE)
-    theirs = replace.compose(dpa.GaussianDpEvent(2.0)).get_epsilon(1e-5)
-    assert theirs == RdpAccountant().compose(dpa.GaussianDpEvent(2.0)).get_epsilon(1e-5)
-    assert epsilon([dpa.GaussianDpEvent(1.0)], 1e-5) > theirs  # sensitivity 2C: the multiplier is halved beforehand
-
-
 def test_trap_an_exception_wipes_what_was_spent() -> None:
     spent = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(1.0), 10)
     broken = RepeatAndSelectDpEvent(dpa.GaussianDpEvent(1.0), math.nan, 1.0)
@@ -200,18 +192,3 @@ def test_trap_the_central_limit_is_below_the_truth() -> None:
     assert eps < low
     with pytest.raises(EventError, match="Gaussian events only"):
         epsilon([_run(0.01, 1.0, 1000)], 1e-5, "gdp")
-
-
-def test_trap_the_mean_loss_of_prv_accountant_is_off_for_little_noise() -> None:
-    q, sigma = 0.1, 0.7
-    with mpmath.workdps(30):
-
-        def loss(x: mpmath.mpf) -> mpmath.mpf:
-            density = (1 - q) * mpmath.npdf(x, 0, sigma) + q * mpmath.npdf(x, 1, sigma)
-            return density * mpmath.log(1 - q + q * mpmath.exp((2 * x - 1) / (2 * mpmath.mpf(sigma) ** 2)))
-
-        truth = float(mpmath.quad(loss, range(-12, 14)))
-    theirs = PoissonSubsampledGaussianMechanism(sampling_probability=q, noise_multiplier=sigma)
-    assert float(PrivacyRandomVariableTruncated(theirs, -50.0, 50.0).mean()) > truth * 1.005
-    step = PLDAccountant(value_discretization_interval=1e-3).compose(_run(q, sigma, 300)).get_epsilon(1e-7)
-    assert epsilon([_run(q, sigma, 300)], 1e-7, "pld") == pytest.approx(step, rel=CLOSE)

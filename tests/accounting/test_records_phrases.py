@@ -50,14 +50,9 @@ def test_a_phrase_outside_the_bound_is_refused_and_not_quoted(shards: dict[str, 
 
 
 def test_values_out_of_range_are_refused() -> None:
-    for bound, queries, sigma, delta in (
-        (0, 1, 9.0, 0.1),
-        (5, 10**400, 9.0, 0.1),
-        (5, 1, math.nan, 0.1),
-        (5, 1, 9.0, 0.0),
-    ):
+    for report in ((0, 1, 9.0, 0.1), (5, 10**400, 9.0, 0.1), (5, 1, math.nan, 0.1), (5, 1, 9.0, 0.0)):
         with pytest.raises(ConfigError):
-            phrase_report({"a": 1}, bound, queries, sigma, delta)
+            phrase_report({"a": 1}, *report)
     for k in (1000, True):
         with pytest.raises(ConfigError):
             record_sampling_event(0.1, 1.0, k, 1)

@@ -217,8 +217,8 @@ def _after(owner: Any, name: str, when: Callable[..., bool] = lambda **_: True) 
     setattr(owner, name, call_and_die)
 
 
-def _at_entry(kind: str) -> None:
-    _after(Tail, "append", lambda written, **_: written == kind)
+def _at_entry(wanted: str) -> None:
+    _after(Tail, "append", lambda kind, **_: kind == wanted)
 
 
 CRASHES: dict[str, tuple[Callable[[], None], ChargeState | None]] = {

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from adversaries import P_THRESHOLD, Array, betrays_more, variance_p_value
+from dp_accounting.dp_event import LaplaceDpEvent, SelfComposedDpEvent
 from scipy import stats
 
 from rayprivacy.accounting.accountant import total_mu_squared
@@ -16,19 +17,20 @@ from rayprivacy.release.histogram import MAX_CELLS, SCALE, HistogramMechanism, M
 from rayprivacy.release.votes import VoteMechanism
 
 VOTES = VoteMechanism(queries=500, candidates=50, teachers=10, sigma=3.0)
-CENTRED = VoteMechanism(queries=500, candidates=50, teachers=10, sigma=3.0, clip=0.1)
+CENTRED, LAPLACE = replace(VOTES, clip=0.1), replace(VOTES, noise="laplace")
 HISTOGRAM = HistogramMechanism(MAX_CELLS, sigma=3.0)
 MARGINS = Margins((600, 400), sigma=3.0)
 DECLARED = {  # standard deviations by hand
     VOTES: 3.0 * (math.sqrt(2) * (1 + 1e-6) * SCALE + math.sqrt(50)),
     CENTRED: 3.0 * (0.2 * (1 + 1e-6) * SCALE + math.sqrt(50)),
+    LAPLACE: 3.0 * (2 * (1 + 1e-6) * SCALE + 50) * math.sqrt(2),
     HISTOGRAM: 3.0 * SCALE,
     MARGINS: 3.0 * math.sqrt(2) * SCALE,
 }
 DRAWS = 25  # of a histogram: 25,000 numbers, as those of the votes
 
 Mechanism = VoteMechanism | HistogramMechanism | Margins
-every = pytest.mark.parametrize("mechanism", DECLARED, ids=["votes", "centred votes", "histogram", "margins"])
+every = pytest.mark.parametrize("mechanism", DECLARED, ids=["votes", "centred", "laplace", "histogram", "margins"])
 
 
 def _drawn(mechanism: Mechanism, draws: int = DRAWS) -> Array:
@@ -43,16 +45,28 @@ def _first(mechanism: Mechanism) -> Array:
     return _drawn(mechanism)
 
 
+def _p_value(mechanism: Mechanism, noisy: Array) -> float:
+    """Of a noise of the declared scale."""
+    if mechanism is LAPLACE:
+        return float(stats.kstest(noisy.ravel(), stats.laplace(scale=DECLARED[mechanism] / math.sqrt(2)).cdf).pvalue)
+    return variance_p_value(noisy, DECLARED[mechanism])
+
+
 @every
 def test_the_noise_has_the_declared_scale_and_shape(mechanism: Mechanism) -> None:
     noisy, std = _first(mechanism), mechanism.noise_std_grid
     assert noisy.size == 25_000
-    assert std == mechanism.sigma * mechanism.sensitivity
-    assert mechanism.sigma == mechanism.event.event.noise_multiplier
     assert std == pytest.approx(DECLARED[mechanism], rel=1e-12)
-    assert math.isclose(total_mu_squared([mechanism.event]), mechanism.event.count * mechanism.sigma**-2)
-    assert variance_p_value(noisy, std) > P_THRESHOLD
-    bins = np.bincount((stats.norm.cdf(noisy.ravel() / std) * 50).astype(int), minlength=50)
+    assert mechanism.sigma == mechanism.event.event.noise_multiplier
+    assert _p_value(mechanism, noisy) > P_THRESHOLD
+    if mechanism is LAPLACE:
+        assert mechanism.event == SelfComposedDpEvent(LaplaceDpEvent(3.0), 500)
+        assert _p_value(mechanism, np.random.default_rng(0).normal(size=noisy.size) * std) < P_THRESHOLD
+    else:
+        assert std == mechanism.sigma * mechanism.sensitivity
+        assert math.isclose(total_mu_squared([mechanism.event]), mechanism.event.count * mechanism.sigma**-2)
+    shape = stats.laplace(scale=std / math.sqrt(2)) if mechanism is LAPLACE else stats.norm(scale=std)
+    bins = np.bincount((shape.cdf(noisy.ravel()) * 50).astype(int), minlength=50)
     assert stats.chisquare(bins).pvalue > P_THRESHOLD
 
 
@@ -61,10 +75,20 @@ def test_the_noise_has_the_declared_scale_and_shape(mechanism: Mechanism) -> Non
 def test_the_same_test_rejects_a_scale_30_percent_off(
     monkeypatch: pytest.MonkeyPatch, mechanism: Mechanism, factor: float
 ) -> None:
-    real = noise.add_discrete_gaussian
-    monkeypatch.setattr(noise, "add_discrete_gaussian", lambda signal, std: real(signal, std * factor))
+    for name in ("add_discrete_gaussian", "add_discrete_laplace"):
+        real = getattr(noise, name)
+        monkeypatch.setattr(noise, name, lambda signal, scale, real=real: real(signal, scale * factor))
     few = replace(mechanism, queries=100) if isinstance(mechanism, VoteMechanism) else mechanism
-    assert variance_p_value(_drawn(few, 5), DECLARED[mechanism]) < P_THRESHOLD
+    assert _p_value(mechanism, _drawn(few, 5)) < P_THRESHOLD
+
+
+def test_on_a_coarse_grid_the_noise_is_the_discrete_laplace() -> None:
+    """Where the steps show: a chance like exp(-|n| / scale), so that no ratio exceeds exp(1 / scale) per step."""
+    drawn, ratio = noise.add_discrete_laplace(np.zeros(100_000, dtype=np.int64), 2.0), math.exp(-0.5)
+    expected = (1 - ratio) / (1 + ratio) * ratio ** np.abs(np.arange(-12, 13))
+    counts = np.array([(drawn == n).sum() for n in range(-12, 13)])
+    both = np.append(expected, 1 - expected.sum()) * len(drawn)
+    assert stats.chisquare(np.append(counts, len(drawn) - counts.sum()), both).pvalue > P_THRESHOLD
 
 
 def _uncorrelated(*both: Array) -> bool:
@@ -110,13 +134,12 @@ def _exceeds_the_claim(mechanism: HistogramMechanism | Margins, record: list[int
     return betrays_more(hits, false, runs, sigma=claimed)
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "record"), [(HistogramMechanism, [5]), (Margins, [5, 0, 5, 0])], ids=["histogram", "margins"]
-)
-def test_an_attacker_who_knows_all_other_units_sees_no_more_than_claimed(mechanism: Any, record: list[int]) -> None:
-    cells = (2, 2) if mechanism is Margins else 1
-    assert not _exceeds_the_claim(mechanism(cells, 1.0), record, claimed=1.0)
-    assert _exceeds_the_claim(mechanism(cells, 1.0 / 1.5), record, claimed=1.0)  # 1.5 times too little noise
+@pytest.mark.parametrize(("kind", "cells", "record"), [(HistogramMechanism, 1, [5]), (Margins, (2, 2), [5, 0, 5, 0])])
+def test_an_attacker_who_knows_all_other_units_sees_no_more_than_claimed(
+    kind: Any, cells: Any, record: list[int]
+) -> None:
+    assert not _exceeds_the_claim(kind(cells, 1.0), record, claimed=1.0)
+    assert _exceeds_the_claim(kind(cells, 1.0 / 1.5), record, claimed=1.0)  # 1.5 times too little noise
 
 
 def test_noise_for_one_partition_only_exceeds_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
