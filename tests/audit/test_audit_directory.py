@@ -168,12 +168,12 @@ def test_canaries_of_the_leaking_model_come_first_and_those_of_the_base_do_not(
 
 
 def test_overlap_and_leaks_of_synthetic_text_are_counted(sound: Directory) -> None:
-    ordinary, held_out = (
-        [row["text"] for row in rows if row["user"] in sound.users(rows)] for rows in (sound.training, sound.heldout)
-    )
+    ordinary = [row["text"] for row in sound.training if row["user"] in sound.users(sound.training)]
+    drawn = Population(sound.shards, PrivacyUnit.USER, sound.key).others(20, 8)
+    held_out = next(each.rows[0]["text"] for each in drawn if each.rows[0]["user"] in sound.users(sound.heldout))
     secret = canaries(PLAN, sound.key)[1].secret
     assert sound.audited
-    sound.write([*ordinary[:2], held_out[0], f"call me: {secret.part}", "hello"])
+    sound.write([*ordinary[:2], held_out, f"call me: {secret.part}", "hello"])
     try:
         found = json.loads(sound.call("--users", "20", "--json"))
     finally:

@@ -62,14 +62,14 @@ def test_any_range_is_that_slice_of_the_whole(drawn: Array) -> None:
             assert np.array_equal(part.numpy(), drawn[start : start + count])
 
 
-def test_threads_and_default_types_change_nothing(drawn: Array) -> None:
-    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+def test_threads_and_default_types_change_nothing(drawn: Array, one_thread: None) -> None:
+    dtype = torch.get_default_dtype()
     try:
         torch.set_num_threads(2)
         torch.set_default_dtype(torch.bfloat16)
         again = NOISE.normal(STEP, NAME, 0, SIZE)
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(1)
         torch.set_default_dtype(dtype)
     assert again.dtype == torch.float32
     assert np.array_equal(again.numpy(), drawn)
@@ -91,17 +91,17 @@ def _normality(values: Array) -> dict[str, float]:
 @pytest.mark.parametrize("part", ["all", "even", "odd", "late", "one coordinate"])
 def test_the_noise_is_standard_normal(drawn: Array, part: str) -> None:
     if part == "one coordinate":
-        values = np.array([NOISE.normal(step, NAME, 7, 1).item() for step in range(10_000)])
+        values = np.array([NOISE.normal(step, NAME, 7, 1).item() for step in range(4000)])
     else:
         values = {"all": drawn, "even": drawn[::2], "odd": drawn[1::2], "late": drawn[SIZE // 2 :]}[part]
     for name, p_value in _normality(values).items():
         assert p_value > P_THRESHOLD, name
 
 
-@pytest.mark.parametrize("factor", [0.7, 1.3])
-def test_the_same_tests_reject_a_scale_30_percent_off(drawn: Array, factor: float) -> None:
-    few = _normality(drawn[:100_000] * factor)
-    assert max(few[name] for name in ("variance", "kolmogorov", "chi-square", "tails")) < P_THRESHOLD
+def test_the_same_tests_reject_a_scale_30_percent_off(drawn: Array) -> None:
+    for factor in (0.7, 1.3):
+        few = _normality(drawn[:100_000] * factor)
+        assert max(few[name] for name in ("variance", "kolmogorov", "chi-square", "tails")) < P_THRESHOLD
 
 
 def _related(first: Array, second: Array) -> bool:
@@ -141,12 +141,10 @@ def test_no_noise_is_shared_between_steps_parameters_runs_or_keys(
 
 
 def test_noise_drawn_twice_would_be_noticed(drawn: Array) -> None:
-    again = KeyedNoise(KEY, RUN).normal(STEP, NAME, 0, SIZE).numpy()
-    assert np.array_equal(drawn, again)
+    again = NOISE.normal(STEP, NAME, 0, SIZE).numpy()
     assert _related(drawn, again)
     assert np.isin(_pairs(drawn)[100:], _pairs(again)[:-100]).any()
-    # A stream that repeats itself is found by the lags above.
-    assert _related(np.repeat(drawn, 2)[:-1], np.repeat(drawn, 2)[1:])
+    assert _related(np.repeat(drawn, 2)[:-1], np.repeat(drawn, 2)[1:])  # a stream that repeats itself
 
 
 def test_the_ends_of_the_uniform_numbers_are_finite() -> None:
@@ -167,7 +165,7 @@ def test_the_object_is_sealed() -> None:
             escape(noise)
 
 
-@pytest.mark.parametrize(("step", "start", "count"), [(-1, 0, 1), (0, -1, 1), (0, -2, 2), (0, 0, -1)])
-def test_a_negative_place_is_refused(step: int, start: int, count: int) -> None:
-    with pytest.raises(ReleaseError, match="-"):
-        NOISE.normal(step, NAME, start, count)
+def test_a_negative_place_is_refused() -> None:
+    for step, start, count in ((-1, 0, 1), (0, -1, 1), (0, -2, 2), (0, 0, -1)):
+        with pytest.raises(ReleaseError, match="-"):
+            NOISE.normal(step, NAME, start, count)

@@ -81,12 +81,11 @@ def test_no_adversarial_unit_moves_the_sums_further(mechanism: Mechanism, unit: 
     assert _bounded(mechanism, _moved(mechanism, [], unit))
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64])
-def test_every_kind_of_whole_number_counts_alike(dtype: Any) -> None:
+def test_every_kind_of_whole_number_counts_alike() -> None:
     row = np.array([[0, 1, 2, 3, 4, 100, 0, 0]])
-    assert np.array_equal(SMALL.contribution(row.astype(dtype)), SMALL.contribution(row))
-    if np.iinfo(dtype).max > 2**32:
-        assert not SMALL.contribution(np.full((1, CELLS), np.iinfo(dtype).max, dtype=dtype)).any()
+    for dtype in (np.int8, np.uint8, np.int32, np.uint64):
+        assert np.array_equal(SMALL.contribution(row.astype(dtype)), SMALL.contribution(row))
+    assert not SMALL.contribution(np.full((1, CELLS), np.iinfo(np.uint64).max, dtype=np.uint64)).any()
 
 
 @pytest.mark.parametrize("cells", [1, 7, 1000])
@@ -146,36 +145,25 @@ def test_shares_of_a_block_are_the_nearest_ones(noisy: list[int]) -> None:
         assert (lowered[~kept] <= lowered[kept].min() + slack).all()
 
 
-@pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf, 1e10, 1e-9])
-@pytest.mark.parametrize(("mechanism", "cells"), [(HistogramMechanism, 2), (Margins, BLOCKS)])
-def test_impossible_noise_is_refused(mechanism: Any, cells: Any, sigma: float) -> None:
-    with pytest.raises((ReleaseError, EventError)):
-        mechanism(cells, sigma)
-
-
-PHRASE = PrivacyUnit.PHRASE
+NO_NOISE = (0.0, -1.0, math.nan, math.inf, 1e10, 1e-9)
+REFUSED = (ConfigError, EventError, ReleaseError)
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "arguments", "error", "message"),
+    ("mechanism", "arguments", "message"),
     [
-        (
-            HistogramMechanism,
-            (MAX_CELLS + 1, 1.0),
-            ConfigError,
-            r"^codes\.values makes 1,001 combinations.*fewer",
-        ),
-        (HistogramMechanism, (0, 1.0), ConfigError, "makes 0 combinations"),
-        (Margins, ((1000, 1), 1.0), ConfigError, "1,001"),
-        (Margins, ((5, 0), 1.0), ReleaseError, "give each at least 1"),
-        (HistogramMechanism, (2, 1.0, PHRASE), ReleaseError, r"unit is 'phrase'.*users or records"),
-        (Margins, (BLOCKS, 1.0, PHRASE), ReleaseError, "users or records"),
+        *((HistogramMechanism, (2, sigma), "") for sigma in NO_NOISE),
+        *((Margins, (BLOCKS, sigma), "") for sigma in NO_NOISE),
+        (HistogramMechanism, (MAX_CELLS + 1, 1.0), r"^codes\.values makes 1,001 combinations.*fewer labels or values"),
+        (HistogramMechanism, (0, 1.0), "makes 0 combinations"),
+        (Margins, ((1000, 1), 1.0), "1,001"),
+        (Margins, ((5, 0), 1.0), "give each at least 1"),
+        (HistogramMechanism, (2, 1.0, PrivacyUnit.PHRASE), r"unit is 'phrase'.*users or records"),
+        (Margins, (BLOCKS, 1.0, PrivacyUnit.PHRASE), "users or records"),
     ],
 )
-def test_too_many_cells_empty_blocks_and_other_units_are_refused(
-    mechanism: Any, arguments: tuple[Any, ...], error: Any, message: str
-) -> None:
-    with pytest.raises(error, match=message):
+def test_impossible_mechanisms_are_refused(mechanism: Any, arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(REFUSED, match=message):
         mechanism(*arguments)
 
 
