@@ -98,7 +98,7 @@ def test_an_exact_gaussian_mechanism_is_within_what_its_claim_admits() -> None:
     assert louder[-1].interval[0] > louder[-1].admitted(claim)
 
 
-@pytest.mark.parametrize("others", [40, 130, 400])
+@pytest.mark.parametrize("others", [40, 400])
 def test_scores_that_tell_nothing_are_seldom_above_what_is_admitted(others: int) -> None:
     """The highest of a few others has more above it than one in a thousand: what is admitted has to allow for that."""
     draw, claim = np.random.default_rng(others), Profile.claimed(1.0, 0.126937)
@@ -119,38 +119,22 @@ def test_the_likelihood_ratio_beats_the_plain_loss_where_examples_differ_in_diff
 
 
 def test_no_attack_finds_members_who_left_no_trace() -> None:
-    population = Population(4, effect=0.0)
-    shadows = (population.losses, population.shadow_losses, population.shadow_members)
-    features = np.column_stack([population.losses, population.reference])
-    scores = [
-        plain(population.losses),
-        calibrated(population.losses, population.reference),
-        likelihood_ratio(*shadows),
-        membership.offline_ratio(*shadows),
-        shadow_attack(features, population.shadow_members[0], features),
-    ]
-    for score in scores:
-        assert population.auc(score) == pytest.approx(0.5, abs=0.04)
+    found = Population(4, effect=0.0)
+    shadows = (found.losses, found.shadow_losses, found.shadow_members)
+    features = np.column_stack([found.losses, found.reference])
+    scores = [plain(found.losses), calibrated(found.losses, found.reference), likelihood_ratio(*shadows)]
+    scores += [membership.offline_ratio(*shadows), shadow_attack(features, found.shadow_members[0], features)]
+    assert [found.auc(score) for score in scores] == pytest.approx([0.5] * 5, abs=0.04)
 
 
 def test_the_shadow_attack_learns_to_calibrate(hard: Population) -> None:
     """From loss and reference it learns their difference, which no single feature holds."""
-
-    def features(losses: Array) -> Array:
-        return np.column_stack([losses, hard.reference])
-
-    learnt = shadow_attack(features(hard.shadow_losses[0]), hard.shadow_members[0], features(hard.losses))
-    alone = shadow_attack(hard.shadow_losses[0][:, None], hard.shadow_members[0], hard.losses[:, None])
+    first, members = hard.shadow_losses[0], hard.shadow_members[0]
+    both = [np.column_stack([losses, hard.reference]) for losses in (first, hard.losses)]
+    learnt = shadow_attack(both[0], members, both[1])
+    alone = shadow_attack(first[:, None], members, hard.losses[:, None])
     assert hard.auc(learnt) == pytest.approx(hard.auc(calibrated(hard.losses, hard.reference)), abs=0.02)
     assert hard.auc(alone) == pytest.approx(hard.auc(plain(hard.losses)), abs=0.01)
-
-
-def test_the_log_odds_of_the_shadow_attack_are_those_of_the_gaussians() -> None:
-    draw = np.random.default_rng(7)
-    members = draw.random(50_000) < 0.5
-    losses = draw.normal(size=50_000) - members  # log-odds: -loss - 1/2
-    odds = shadow_attack(losses[:, None], members, np.array([[-1.0], [0.0], [1.0]]), ridge=0.0)
-    assert odds.tolist() == pytest.approx([0.5, -0.5, -1.5], abs=0.06)
 
 
 @pytest.mark.parametrize(
@@ -177,19 +161,13 @@ def _shadows(count: int, key: Key = KEY) -> list[Shadow]:
     return [Shadow(number, Path("model"), key) for number in range(count)]
 
 
-def test_each_user_is_in_half_of_the_shadows() -> None:
-    inside = inside_of(_shadows(8), USERS)
-    assert inside.shape == (8, len(USERS))
+def test_pairs_of_shadows_split_the_users_in_halves_of_their_own_and_by_the_key() -> None:
+    inside, other = inside_of(_shadows(8), USERS), inside_of(_shadows(8, Key(b"x" * 32)), USERS)
     assert (inside.sum(0) == 4).all()
     assert (abs(inside.mean(1) - 0.5) < 0.06).all()
-
-
-def test_pairs_split_the_users_in_their_own_way_and_by_the_key() -> None:
-    inside = inside_of(_shadows(4), USERS)
     assert (inside[0] != inside[1]).all()
-    assert 0.4 < (inside[0] != inside[2]).mean() < 0.6
-    other = inside_of(_shadows(4, Key(b"x" * 32)), USERS)
-    assert 0.4 < (inside[0] != other[0]).mean() < 0.6
+    for second in (inside[2], other[0]):
+        assert 0.4 < (inside[0] != second).mean() < 0.6
 
 
 def _world(count: int, drop: float) -> tuple[dict[str, float], float]:
@@ -210,16 +188,12 @@ def _world(count: int, drop: float) -> tuple[dict[str, float], float]:
     return {name: auc(each[member], each[~member]) for name, each in scores.items()}, by_loss
 
 
-def test_attacks_with_shadows_find_members_that_the_loss_hides() -> None:
+def test_attacks_with_shadows_find_members_that_the_loss_hides_and_nothing_where_there_is_nothing() -> None:
     found, by_loss = _world(16, drop=0.2)
     assert by_loss < 0.6
     assert set(found) == {"LiRA", "LiRA, offline", "shadow attack"}
     assert all(area > 0.85 for area in found.values()), found
-
-
-def test_they_find_nothing_where_there_is_nothing() -> None:
-    found, _ = _world(16, drop=0.0)
-    assert all(0.42 < area < 0.58 for area in found.values()), found
+    assert all(0.42 < area < 0.58 for area in _world(16, drop=0.0)[0].values())
 
 
 @pytest.mark.parametrize("shadows", [1, 2, 3, 5])
