@@ -25,7 +25,18 @@ CENTRES: dict[str, Array] = {
     "steep": 0.5 ** np.arange(1.0, CANDIDATES + 1),
 }
 every_ballot = pytest.mark.parametrize("ballot", ["distribution", "top1"])
-plain_or_centred = pytest.mark.parametrize("clip", [None, *RADII])
+every_kind = pytest.mark.parametrize("kind", [None, *RADII, "laplace"])
+
+
+def _votes(kind: Any, ballot: BallotKind, candidates: int = CANDIDATES) -> VoteMechanism:
+    """Of a radius to which they are clipped, or none; or with Laplace noise."""
+    how: Any = {"noise": "laplace"} if kind == "laplace" else {"clip": kind}
+    return replace(VOTE, ballot=ballot, candidates=candidates, **how)
+
+
+def _length(mechanism: VoteMechanism, moved: Array) -> Any:
+    """In the norm in which its noise hides."""
+    return np.linalg.norm(moved.astype(np.float64), 1 if mechanism.noise == "laplace" else 2, axis=-1)
 
 
 def _centre(mechanism: VoteMechanism, centre: Array) -> Array | None:
@@ -34,42 +45,43 @@ def _centre(mechanism: VoteMechanism, centre: Array) -> Array | None:
 
 
 @every_ballot
-@plain_or_centred
+@every_kind
 @given(simplex, votes, votes, st.lists(votes, min_size=3, max_size=3))
 def test_one_changed_teacher_moves_the_sum_by_at_most_the_sensitivity(
-    clip: float | None, ballot: BallotKind, centre: Array, before: Array, after: Array, others: list[Array]
+    kind: Any, ballot: BallotKind, centre: Array, before: Array, after: Array, others: list[Array]
 ) -> None:
-    mechanism = replace(VOTE, ballot=ballot, clip=clip)
+    mechanism = _votes(kind, ballot)
     public = _centre(mechanism, centre[None])
     blocks = [np.stack([changed, *others])[None] for changed in (before, after)]
     sums = [mechanism.summed(block, public) for block in blocks]
-    assert np.linalg.norm((sums[0] - sums[1]).astype(np.float64)) <= mechanism.sensitivity
+    assert _length(mechanism, sums[0] - sums[1]) <= mechanism.sensitivity
     for block, total in zip(blocks, sums, strict=True):
         mechanism.check(total)
         assert np.array_equal(total, mechanism.quantise(block, _centre(mechanism, centre)).sum(-2))
 
 
 @every_ballot
-@plain_or_centred
+@every_kind
 @pytest.mark.parametrize("centre", CENTRES.values(), ids=CENTRES)
-def test_no_pair_of_adversarial_votes_is_further_apart(centre: Array, clip: float | None, ballot: BallotKind) -> None:
-    mechanism = replace(VOTE, ballot=ballot, clip=clip)
-    ballots = mechanism.quantise(np.stack(list(WORST.values())), _centre(mechanism, centre)).astype(np.float64)
-    assert np.linalg.norm(ballots[:, None] - ballots[None], axis=-1).max() <= mechanism.sensitivity
-    longest = (clip or 1) * (1 + 1e-6) * SCALE + math.sqrt(CANDIDATES) / 2
-    assert np.linalg.norm(ballots, axis=-1).max() <= longest
+def test_no_pair_of_adversarial_votes_is_further_apart(centre: Array, kind: Any, ballot: BallotKind) -> None:
+    mechanism = _votes(kind, ballot)
+    ballots = mechanism.quantise(np.stack(list(WORST.values())), _centre(mechanism, centre))
+    assert _length(mechanism, ballots[:, None] - ballots[None]).max() <= mechanism.sensitivity
+    longest = (mechanism.clip or 1) * (1 + 1e-6) * SCALE + math.sqrt(CANDIDATES) / 2
+    assert np.linalg.norm(ballots.astype(np.float64), axis=-1).max() <= longest
 
 
 @every_ballot
 @pytest.mark.parametrize(
-    ("candidates", "clip"), [*((many, None) for many in (2, 50, 1000, 50_000)), *((2, clip) for clip in RADII)]
+    ("candidates", "kind"),
+    [(2, None), (50, None), (1000, None), (50_000, None), (50, "laplace"), *((2, r) for r in RADII)],
 )
-def test_the_bound_is_tight(candidates: int, clip: float | None, ballot: BallotKind) -> None:
+def test_the_bound_is_tight(candidates: int, kind: Any, ballot: BallotKind) -> None:
     """Between two candidates a deviation reaches 1/sqrt(2); beyond, two certain votes are sqrt(2) apart."""
-    mechanism = VoteMechanism(1, candidates, 1, 1.0, ballot=ballot, clip=clip)
+    mechanism = _votes(kind, ballot, candidates)
     certain = mechanism.quantise(np.eye(2, candidates), _centre(mechanism, np.full(candidates, 1 / candidates)))
-    moved = np.linalg.norm((certain[0] - certain[1]).astype(np.float64))
-    assert 0.99 * min(2 * (clip or 1), math.sqrt(2)) * SCALE <= moved <= mechanism.sensitivity
+    apart = 2 if kind == "laplace" else min(2 * (mechanism.clip or 1), math.sqrt(2))
+    assert 0.99 * apart * SCALE <= _length(mechanism, certain[0] - certain[1]) <= mechanism.sensitivity
 
 
 def test_a_smaller_radius_needs_less_noise() -> None:
