@@ -103,10 +103,3 @@ def test_stages_alone_and_noise_as_printed() -> None:
     assert alone[0].epsilon < alone[1].epsilon == published.dpsgd(STEP, 1000, 1e-5).epsilon
     assert published.edpsgd([(STEP, 500), (STEP, 500)], 1e-5).epsilon == pytest.approx(alone[1].epsilon)
     assert published.santext(2.0).epsilon == published.select(2.0).epsilon == 2.0
-
-
-def test_every_label_says_as_published() -> None:
-    figures = [published.votes_as_published("SeqPATE (2022)", 1, 1.0, 1e-6), published.dpsgd(STEP, 1, 1e-6)]
-    figures += [published.edpsgd([(STEP, 1)], 1e-6), published.edpsgd_by_zcdp(0.5, 1e-6), published.santext(1.0)]
-    for figure in [*figures, published.select(1.0), *published.two_stage([(STEP, 1)], 1e-6)]:
-        assert "as published" in figure.label or "as usually published" in figure.label

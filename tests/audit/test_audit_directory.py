@@ -36,6 +36,7 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.settings import ModelConfig
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 USERS, TEXTS = 150, 2
 PLAN = CanaryPlan(kinds=("phone", "plate"), repetitions=(1, 8), candidates=200)
 
@@ -98,11 +99,6 @@ class Directory(Audited):
 
     def users(self, rows: list[Any]) -> set[str]:
         return {row["user"] for row in rows} - {user for each in canaries(PLAN, self.key) for user in each.users}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread(one_thread: None) -> None:
-    """Tiny matrices."""
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.runs.audit import attacked_models
 from rayprivacy.tagging.loss import TaggerLoss, in_order
 
-pytestmark = pytest.mark.exhaustive
+pytestmark = [pytest.mark.exhaustive, pytest.mark.usefixtures("one_thread")]
 USERS, SHADOWS = 120, 4
 LABELS = ("O", "B-food", "B-place")
 Change = Callable[[Any, Backbone, Sequence[Any]], None]
@@ -87,11 +87,6 @@ def _shake(model: Any, backbone: Backbone, documents: Sequence[Any]) -> None:
         torch.manual_seed(sum(int(each.ids.sum()) for each in documents))
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread(one_thread: None) -> None:
-    """Tiny matrices."""
 
 
 @pytest.fixture(scope="module")

@@ -36,14 +36,9 @@ from rayprivacy.core.errors import ConfigError, KeyFileError
 from rayprivacy.core.keys import Key
 from rayprivacy.models.backbone import Backbone
 
-KEY = Key.for_tests()
-OTHER = Key(b"x" * 32)
+pytestmark = pytest.mark.usefixtures("one_thread")
+KEY, OTHER = Key.for_tests(), Key(b"x" * 32)
 PLAN = CanaryPlan(repetitions=(1, 3), candidates=200)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(one_thread: None) -> None:
-    """Tiny matrices."""
 
 
 def _plan(**change: object) -> CanaryPlan:

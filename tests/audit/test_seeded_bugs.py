@@ -44,7 +44,7 @@ class SeededBug:
     test: str
 
     def digest(self) -> str:
-        """Of the change, of the file that is changed, and of the test's file without its other tests, which do not run."""
+        """Of the change, of the file that is changed, and of the test's file without the tests that do not run."""
         file, _, case = self.test.partition("::")
         own = [text for name, text in _statements(ROOT / file) if name in ("", case.partition("[")[0])]
         return sha256(repr((self, (PACKAGE / self.file).read_bytes(), own)).encode()).hexdigest()[:16]
@@ -53,11 +53,12 @@ class SeededBug:
 @cache
 def _statements(file: Path) -> list[tuple[str, str]]:
     """What a module consists of, each with the name of the test that it is, if it is one."""
-    text, found = file.read_text(), []
+    text = file.read_text()
+    lines, found = text.splitlines(), []
     for each in ast.parse(text).body:
         first = min(part.lineno for part in (each, *getattr(each, "decorator_list", ())))
         name = each.name if isinstance(each, ast.FunctionDef) and each.name.startswith("test_") else ""
-        found.append((name, "\n".join(text.splitlines()[first - 1 : each.end_lineno])))
+        found.append((name, "\n".join(lines[first - 1 : each.end_lineno])))
     return found
 
 

@@ -48,6 +48,11 @@ def _gate(path: Path, epsilon: float = 3.0, unit: PrivacyUnit = PrivacyUnit.USER
     return Gate(ledger, "chat", Key.for_tests())
 
 
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return _gate(tmp_path)
+
+
 def _release(
     gate: Gate,
     mechanism: Any = MECHANISM,
@@ -87,8 +92,8 @@ def test_asking_again_is_served_from_the_ledger(
     ("mechanism", "fields"),
     [(MECHANISM, [{"clip": 0.2}, {"clip": 0.3}, {"ballot": "top1"}]), (HISTOGRAM, [{"sigma": 6.0}, {"sigma": 7.0}])],
 )
-def test_another_mechanism_is_another_charge(tmp_path: Path, mechanism: Any, fields: list[dict[str, Any]]) -> None:
-    gate, zero = _gate(tmp_path), np.zeros(SUMS[mechanism].shape, dtype=np.int64)
+def test_another_mechanism_is_another_charge(gate: Gate, mechanism: Any, fields: list[dict[str, Any]]) -> None:
+    zero = np.zeros(SUMS[mechanism].shape, dtype=np.int64)
     for its in ({}, *fields):
         _release(gate, replace(mechanism, **its), zero)
     assert len(gate.ledger.charges_of("chat", "run")) == 1 + len(fields)
@@ -102,9 +107,8 @@ def test_another_mechanism_is_another_charge(tmp_path: Path, mechanism: Any, fie
 )
 @pytest.mark.parametrize("mechanism", [MECHANISM, HISTOGRAM], ids=["votes", "histogram"])
 def test_another_corpus_or_question_is_another_charge_and_draw_though_the_answers_are_equal(
-    tmp_path: Path, asked: Asked, mechanism: Any
+    gate: Gate, asked: Asked, mechanism: Any
 ) -> None:
-    gate = _gate(tmp_path)
     first = _release(gate, mechanism)
     assert not np.array_equal(first.value, _release(gate, mechanism, asked=asked).value)
     assert np.array_equal(first.value, _release(gate, mechanism).value)
@@ -113,10 +117,9 @@ def test_another_corpus_or_question_is_another_charge_and_draw_though_the_answer
 
 @every
 def test_the_same_question_is_one_charge_and_one_draw_though_the_answers_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: Any
+    gate: Gate, monkeypatch: pytest.MonkeyPatch, mechanism: Any
 ) -> None:
     """In their last bit, as those of another machine do: how many charges there are says nothing of an answer."""
-    gate = _gate(tmp_path)
     first = _release(gate, mechanism)
     _draws_no_more(monkeypatch)
     assert np.array_equal(first.value, _release(gate, mechanism, SUMS[mechanism] - 1).value)
@@ -130,15 +133,13 @@ def test_what_is_read_and_asked_is_named_by_digests(field: str, value: Any) -> N
         replace(ASKED, **{field: value})
 
 
-def test_the_ledger_holds_no_checkable_hash_of_what_is_asked(tmp_path: Path) -> None:
-    gate = _gate(tmp_path)
+def test_the_ledger_holds_no_checkable_hash_of_what_is_asked(gate: Gate) -> None:
     _release(gate)
     _release(Gate(gate.ledger, "chat", Key(b"x" * 32)))
     assert len({charge.input_digest for charge in gate.ledger.charges_of("chat", "run")}) == 2
 
 
-def test_budget_is_refused_before_noise_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = _gate(tmp_path)
+def test_budget_is_refused_before_noise_exists(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     fit = int(mu_of(Budget(3.0, 1e-6)) ** 2 / total_mu_squared([MECHANISM.event]))
     assert 3 < fit < 10  # mu^2 adds up, epsilon does not: more than three releases of epsilon 1 fit into epsilon 3
     for number in range(fit):
@@ -154,16 +155,15 @@ def test_budget_is_refused_before_noise_exists(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     "teachers", [(0, 1, 2, 3), (0, 1, 2, 3, 3), (0, 1, 2, 3, 4, 4), (0, 1, 2, 3, 5), (), (-1, 0, 1, 2, 3)]
 )
-def test_votes_missing_or_doubled_are_refused_before_any_charge(tmp_path: Path, teachers: tuple[int, ...]) -> None:
-    gate = _gate(tmp_path)
+def test_votes_missing_or_doubled_are_refused_before_any_charge(gate: Gate, teachers: tuple[int, ...]) -> None:
     with pytest.raises(ReleaseError, match="collect every teacher"):
         _release(gate, teachers=teachers)
     assert gate.ledger.charges_of("chat", "run") == []
 
 
 @every
-def test_sums_that_do_not_add_up_are_refused_before_any_charge(tmp_path: Path, mechanism: Any) -> None:
-    gate, sums = _gate(tmp_path), SUMS[mechanism]
+def test_sums_that_do_not_add_up_are_refused_before_any_charge(gate: Gate, mechanism: Any) -> None:
+    sums = SUMS[mechanism]
     for wrong in (sums.astype(np.float64), sums.astype(np.int32), sums[:2], sums[None], sums - 2**40, sums + 2**51):
         with pytest.raises(ReleaseError, match="sum"):
             _release(gate, mechanism, wrong)

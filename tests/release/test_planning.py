@@ -27,15 +27,10 @@ def _noise_of(clip: float | None = None, teachers: int = 1000) -> Callable[[int]
     return noise
 
 
-def test_the_noise_on_the_mean_is_a_probability() -> None:
-    mechanism = VoteMechanism(queries=300, candidates=50, teachers=1000, sigma=26.0)
-    assert noise_on_mean(mechanism) == mechanism.sigma * mechanism.sensitivity / (SCALE * 1000)
-    assert noise_on_mean(mechanism) == pytest.approx(0.037, rel=0.01)
-
-
 @pytest.mark.parametrize("target", [0.005, 0.01, 0.037, 0.1])
 def test_one_query_more_would_exceed_the_target(target: float) -> None:
-    noise_of = _noise_of()
+    mechanism, noise_of = VoteMechanism(queries=300, candidates=50, teachers=1000, sigma=26.0), _noise_of()
+    assert noise_on_mean(mechanism) == mechanism.sigma * mechanism.sensitivity / (SCALE * 1000)
     queries = most_queries(noise_of, target, 10**6)
     assert noise_of(queries) <= target < noise_of(queries + 1)
     assert most_queries(noise_of, target, queries - 1) == queries - 1  # no more than there is a use for
@@ -47,15 +42,12 @@ def test_a_smaller_clip_or_more_teachers_answer_more_queries() -> None:
     assert most_queries(_noise_of(teachers=2000), 0.02, 10**6) == pytest.approx(4 * plain, abs=4)
 
 
-def test_a_target_out_of_reach_names_the_remedies() -> None:
-    with pytest.raises(ConfigError, match=r"is 0\.0001 and one query alone has 0\.00\d+: take more teachers, a larger"):
-        most_queries(_noise_of(), 1e-4, 100)
-
-
 @pytest.mark.parametrize(("target", "most"), [(0.0, 10), (-1.0, 10), (float("nan"), 10), (0.1, 0), (0.1, True)])
-def test_bad_arguments_are_refused(target: float, most: int) -> None:
+def test_bad_arguments_and_targets_out_of_reach_are_refused(target: float, most: int) -> None:
     with pytest.raises(ConfigError, match="give a"):
         most_queries(_noise_of(), target, most)
+    with pytest.raises(ConfigError, match=r"is 0\.0001 and one query alone has 0\.00\d+: take more teachers, a larger"):
+        most_queries(_noise_of(), 1e-4, 100)
 
 
 def test_the_search_asks_for_few_figures() -> None:

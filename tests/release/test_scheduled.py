@@ -37,6 +37,11 @@ def _ledger(path: Path, kind: AccountKind = AccountKind.SELECTIVE) -> Ledger:
     return ledger
 
 
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return _ledger(tmp_path)
+
+
 def _release(ledger: Ledger, steps: NoisySteps = STEPS, central: str = "") -> StepRelease:
     return StepRelease.of(ledger, "chat", "run", Key.for_tests(), steps, 2, "corpus", "base", central=central)
 
@@ -103,8 +108,8 @@ def test_light_noise_gives_all_steps_an_event_for_users() -> None:
         STEPS.central_event_of(range(9))
 
 
-def test_a_central_account_that_pays_for_all_steps_is_not_exposed(tmp_path: Path) -> None:
-    ledger, steps = _ledger(tmp_path), replace(STEPS, light=0.5)
+def test_a_central_account_that_pays_for_all_steps_is_not_exposed(ledger: Ledger) -> None:
+    steps = replace(STEPS, light=0.5)
     terms = {"corpus": "chats", "plan": [steps.central_event_of(range(9))]}
     ledger.ensure_account("users", *PROTECTION, Budget(1e3, 1e-6), "rdp", **terms)
     assert _trained(ledger, _release(ledger, steps, "users")) == [SelfComposedDpEvent(ONE, 1)] * 3
@@ -115,15 +120,13 @@ def test_a_central_account_that_pays_for_all_steps_is_not_exposed(tmp_path: Path
     assert "exposure" not in entries
 
 
-def test_light_noise_and_a_central_account_come_together(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
+def test_light_noise_and_a_central_account_come_together(ledger: Ledger) -> None:
     for steps, central in ((STEPS, "plain"), (replace(STEPS, light=0.5), "")):
         with pytest.raises(ReleaseError, match="exactly where they take noise"):
             _release(ledger, steps, central)
 
 
-def test_each_chunk_is_charged_once_for_its_noisy_steps_and_exposes_the_plain_account(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
+def test_each_chunk_is_charged_once_for_its_noisy_steps_and_exposes_the_plain_account(ledger: Ledger) -> None:
     release = _release(ledger)
     assert _trained(ledger, release) == [SelfComposedDpEvent(ONE, 1)] * 3
     assert [entry.kind for entry in ledger.entries("plain")].count("exposure") == 3
@@ -136,8 +139,8 @@ def test_a_plain_account_does_not_pay_for_it(tmp_path: Path) -> None:
         StepGate(ledger, _release(ledger)).begin(1)
 
 
-def test_another_draw_or_policy_is_another_input(tmp_path: Path) -> None:
-    ledger, seen = _ledger(tmp_path), set()
+def test_another_draw_or_policy_is_another_input(ledger: Ledger) -> None:
+    seen = set()
     for steps in (STEPS, replace(STEPS, policy="another"), replace(STEPS, redacted=draw("linear", 9, 1))):
         release = _release(ledger, steps)
         seen |= {release.inputs, release.stream}

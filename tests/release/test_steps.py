@@ -25,12 +25,18 @@ from trainings import open_book, train, training
 MECHANISM = NoisySteps(sampling_rate=0.1, noise_multiplier=2.0, clipping_norm=0.5, steps=10)
 
 
-def _ledger(path: Path, epsilon: float = 8.0) -> Ledger:
-    return open_book(path, [MECHANISM.event], epsilon=epsilon)
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return open_book(tmp_path, [MECHANISM.event])
 
 
 def _release(ledger: Ledger, *inputs: str, chunk: int = 4, mechanism: NoisySteps = MECHANISM) -> StepRelease:
     return training(ledger, mechanism, *inputs, chunk=chunk)
+
+
+@pytest.fixture
+def release(ledger: Ledger) -> StepRelease:
+    return _release(ledger)
 
 
 def test_noise_event_and_sensitivity_are_of_one_piece() -> None:
@@ -47,8 +53,7 @@ def test_chunks_cover_every_step_once() -> None:
         assert [step for rung in range(1, release.rungs + 1) for step in release.steps(rung)] == list(range(10))
 
 
-def test_a_training_charges_its_steps_in_chunks(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
+def test_a_training_charges_its_steps_in_chunks(ledger: Ledger, tmp_path: Path) -> None:
     train(ledger, _release(ledger))
     charges = ledger.charges_of("chat", "run")
     assert [(charge.rung, charge.event.count) for charge in charges] == [(1, 4), (2, 4), (3, 2)]
@@ -57,10 +62,9 @@ def test_a_training_charges_its_steps_in_chunks(tmp_path: Path) -> None:
     ledger.verify()
 
 
-def test_a_chunk_is_charged_the_event_of_its_own_steps(tmp_path: Path) -> None:
+def test_a_chunk_is_charged_the_event_of_its_own_steps(ledger: Ledger, tmp_path: Path) -> None:
     """Noise that changes by step is charged where it is drawn, and all chunks together cost what all steps cost."""
     mechanism = changing((2.0, 2.5, 3.0, 3.5, 4.0))
-    ledger = _ledger(tmp_path)
     train(ledger, _release(ledger, chunk=2, mechanism=mechanism))
     charges = ledger.charges_of("chat", "run")
     sigmas = [[leaf.event.noise_multiplier for leaf, _ in leaves(charge.event)] for charge in charges]
@@ -70,13 +74,12 @@ def test_a_chunk_is_charged_the_event_of_its_own_steps(tmp_path: Path) -> None:
 
 
 def _whole(tmp_path: Path, mechanism: NoisySteps = MECHANISM) -> tuple[int, ...]:
-    ledger = _ledger(tmp_path / "whole")
+    ledger = open_book(tmp_path / "whole", [MECHANISM.event])
     ledger.reserve("chat", "run", "d", mechanism.event)
     return ledger.status("chat").balance.used
 
 
-def test_a_chunk_is_charged_before_it_runs_and_stopping_early_charges_no_more(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
+def test_a_chunk_is_charged_before_it_runs_and_stopping_early_charges_no_more(ledger: Ledger) -> None:
     gate = StepGate(ledger, _release(ledger))
     gate.begin(1)
     assert [charge.state for charge in ledger.charges_of("chat", "run")] == [ChargeState.STARTED]
@@ -86,9 +89,7 @@ def test_a_chunk_is_charged_before_it_runs_and_stopping_early_charges_no_more(tm
         gate.released("model", "m1 after 3")
 
 
-def test_a_refused_chunk_costs_nothing_and_what_ran_stays_charged(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
-    release = _release(ledger)
+def test_a_refused_chunk_costs_nothing_and_what_ran_stays_charged(ledger: Ledger, release: StepRelease) -> None:
     gate = train(ledger, release, until=1)
     with suppress(BudgetRefusedError):  # other releases of the account take what is left
         for number in range(1000):
@@ -100,9 +101,7 @@ def test_a_refused_chunk_costs_nothing_and_what_ran_stays_charged(tmp_path: Path
     assert [charge.rung for charge in ledger.charges_of("chat", "run")] == [1]
 
 
-def test_repeating_a_chunk_takes_the_charge_it_has(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
-    release = _release(ledger)
+def test_repeating_a_chunk_takes_the_charge_it_has(ledger: Ledger, release: StepRelease) -> None:
     StepGate(ledger, release).begin(1)  # and dies
     train(ledger, release)
     train(ledger, release)  # a whole repetition that ends in the same model
@@ -110,9 +109,7 @@ def test_repeating_a_chunk_takes_the_charge_it_has(tmp_path: Path) -> None:
     assert train(ledger, release).released("model", "m1 after 3").value == "model"
 
 
-def test_one_release_has_one_model(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
-    release = _release(ledger)
+def test_one_release_has_one_model(ledger: Ledger, release: StepRelease) -> None:
     train(ledger, release, "m1")
     with pytest.raises(ReleaseError, match="was made before, and chunk 1 ended in another model"):
         train(ledger, release, "m2")
@@ -120,10 +117,8 @@ def test_one_release_has_one_model(tmp_path: Path) -> None:
         StepGate(ledger, release).released("model", "m2 after 3")
 
 
-def test_a_model_on_the_way_is_bound_like_the_whole_one(tmp_path: Path) -> None:
+def test_a_model_on_the_way_is_bound_like_the_whole_one(ledger: Ledger, release: StepRelease) -> None:
     """A search looks at the model after some chunks: no second one under the same noise may leave, nor follow it."""
-    ledger = _ledger(tmp_path)
-    release = _release(ledger)
     assert train(ledger, release, "m1", until=2).released("model", "m1 after 2", 2).value == "model"
     for other in ("m2 after 2", "m1 after 1"):
         with pytest.raises(ReleaseError, match="not those that were committed"):
@@ -138,10 +133,10 @@ def test_a_model_on_the_way_is_bound_like_the_whole_one(tmp_path: Path) -> None:
         gate.end(3, "")
 
 
-def test_a_release_of_version_0_1_is_served_and_its_open_chunks_are_not_repeated(tmp_path: Path) -> None:
+def test_a_release_of_version_0_1_is_served_and_its_open_chunks_are_not_repeated(
+    ledger: Ledger, release: StepRelease
+) -> None:
     """Only its last chunk bound a model; what was left half-way could have ended in two."""
-    ledger = _ledger(tmp_path)
-    release = _release(ledger)
     for rung in (1, 2, 3):
         gate = StepGate(ledger, release)
         gate.begin(rung)
@@ -155,8 +150,7 @@ def test_a_release_of_version_0_1_is_served_and_its_open_chunks_are_not_repeated
         train(ledger, release)
 
 
-def test_streams_differ_between_books_releases_and_inputs(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
+def test_streams_differ_between_books_releases_and_inputs(tmp_path: Path, ledger: Ledger) -> None:
     release = _release(ledger)
     streams = {
         release.stream,
@@ -165,14 +159,13 @@ def test_streams_differ_between_books_releases_and_inputs(tmp_path: Path) -> Non
         _release(ledger, mechanism=replace(MECHANISM, noise_multiplier=2.5)).stream,
         *(_release(ledger, mechanism=changing((2.0, last))).stream for last in (2.0, 2.1)),
         replace(release, release_id="run-2").stream,
-        _release(_ledger(tmp_path / "other", epsilon=8.5)).stream,
+        _release(open_book(tmp_path / "other", [MECHANISM.event], epsilon=8.5)).stream,
     }
     assert len(streams) == 8
     assert _release(ledger, chunk=5).stream == release.stream  # how it is charged changes no noise
 
 
-def test_another_chunk_size_and_an_account_of_another_unit_are_refused(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
+def test_another_chunk_size_and_an_account_of_another_unit_are_refused(ledger: Ledger) -> None:
     with pytest.raises(LedgerError, match="protects central record"):
         StepGate(ledger, _release(ledger, mechanism=replace(MECHANISM, unit=PrivacyUnit.RECORD))).begin(1)
     assert ledger.charges_of("chat", "run") == []

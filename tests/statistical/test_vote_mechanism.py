@@ -74,7 +74,7 @@ def test_no_pair_of_adversarial_votes_is_further_apart(centre: Array, kind: Any,
 @every_ballot
 @pytest.mark.parametrize(
     ("candidates", "kind"),
-    [(2, None), (50, None), (1000, None), (50_000, None), (50, "laplace"), *((2, r) for r in RADII)],
+    [*((many, None) for many in (2, 50, 1000, 50_000)), (50, "laplace"), *((2, clip) for clip in RADII)],
 )
 def test_the_bound_is_tight(candidates: int, kind: Any, ballot: BallotKind) -> None:
     """Between two candidates a deviation reaches 1/sqrt(2); beyond, two certain votes are sqrt(2) apart."""
