@@ -137,12 +137,11 @@ def test_santext_prices_a_document() -> None:
     assert back["noise"]["epsilon_per_token"] == pytest.approx(0.2)
 
 
-DOWN = f"{EDP} --q .05 --schedule linear --tau .5 --steps-per-epoch 50"
+NOISY = ["gaussian --count 100", "seqpate --queries 100 --teachers 9", DPSGD, SELECT, EDP]
+NOISY.append(f"{EDP} --q .05 --schedule linear --tau .5 --steps-per-epoch 50")
 
 
-@pytest.mark.parametrize(
-    "line", ["gaussian --count 100", "seqpate --queries 100 --teachers 9", DPSGD, SELECT, EDP, DOWN]
-)
+@pytest.mark.parametrize("line", NOISY)
 def test_from_epsilon_to_noise_and_back(line: str) -> None:
     name = "z0" if line.startswith(EDP) else "sigma"
     noise = _json(f"{line} --epsilon 2.5")["noise"][name]

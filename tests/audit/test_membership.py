@@ -26,16 +26,15 @@ EXAMPLES, SHADOWS, EFFECT, SPREAD = 4000, 64, 0.3, 0.2
 class Population:
     """Losses = difficulty of the example - EFFECT if it was in + noise of the training."""
 
-    def __init__(self, seed: int, effect: float = EFFECT) -> None:
+    def __init__(self, seed: int) -> None:
         draw = np.random.default_rng(seed)
         self.members = draw.random(EXAMPLES) < 0.5
-        self.difficulty = draw.normal(3, 1.0, size=EXAMPLES)
-        spread = SPREAD * draw.uniform(0.5, 1.5, size=EXAMPLES)
+        difficulty, spread = draw.normal(3, 1.0, size=EXAMPLES), SPREAD * draw.uniform(0.5, 1.5, size=EXAMPLES)
 
         def losses(members: Array) -> Array:
-            return self.difficulty - effect * members + spread * draw.normal(size=members.shape)
+            return difficulty - EFFECT * members + spread * draw.normal(size=members.shape)
 
-        self.losses, self.reference = losses(self.members), self.difficulty + 0.1 * draw.normal(size=EXAMPLES)
+        self.losses, self.reference = losses(self.members), difficulty + 0.1 * draw.normal(size=EXAMPLES)
         # Each example is in half of every 16 shadow models, as Carlini et al. sample them.
         turns = draw.random((SHADOWS // 16, 16, EXAMPLES)).argsort(1)
         self.shadow_members = turns.reshape(SHADOWS, EXAMPLES) < 8
@@ -116,15 +115,6 @@ def test_the_likelihood_ratio_beats_the_plain_loss_where_examples_differ_in_diff
     assert plainly == pytest.approx(stats.norm.cdf(EFFECT / math.sqrt(2 * (1 + SPREAD**2))), abs=0.03)
     assert plainly + 0.1 < calibrating < online
     assert plainly + 0.1 < offline <= online + 0.01
-
-
-def test_no_attack_finds_members_who_left_no_trace() -> None:
-    found = Population(4, effect=0.0)
-    shadows = (found.losses, found.shadow_losses, found.shadow_members)
-    features = np.column_stack([found.losses, found.reference])
-    scores = [plain(found.losses), calibrated(found.losses, found.reference), likelihood_ratio(*shadows)]
-    scores += [membership.offline_ratio(*shadows), shadow_attack(features, found.shadow_members[0], features)]
-    assert [found.auc(score) for score in scores] == pytest.approx([0.5] * 5, abs=0.04)
 
 
 def test_the_shadow_attack_learns_to_calibrate(hard: Population) -> None:

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -170,16 +171,13 @@ def test_sums_that_do_not_add_up_are_refused_before_any_charge(gate: Gate, mecha
     assert gate.ledger.charges_of("chat", "run") == []
 
 
-@pytest.mark.parametrize("unit", PrivacyUnit)
-def test_a_histogram_of_records_is_charged_to_an_account_of_records_alone(tmp_path: Path, unit: PrivacyUnit) -> None:
-    gate, mechanism = _gate(tmp_path, unit=unit), replace(HISTOGRAM, unit=PrivacyUnit.RECORD)
-    if unit is PrivacyUnit.RECORD:
-        shares = _release(gate, mechanism, SUMS[HISTOGRAM]).value
-        assert shares[0] > shares[1]
-        return
-    with pytest.raises(RayPrivacyError, match="record"):
-        _release(gate, mechanism, SUMS[HISTOGRAM])
-    assert gate.ledger.charges_of("chat", "run") == []
+def test_a_histogram_of_records_is_charged_to_an_account_of_records_alone(tmp_path: Path) -> None:
+    for unit in (PrivacyUnit.RECORD, PrivacyUnit.USER):
+        (folder := tmp_path / unit.value).mkdir()
+        gate = _gate(folder, unit=unit)
+        with nullcontext() if unit is PrivacyUnit.RECORD else pytest.raises(RayPrivacyError, match="record"):
+            _release(gate, replace(HISTOGRAM, unit=PrivacyUnit.RECORD), SUMS[HISTOGRAM])
+        assert len(gate.ledger.charges_of("chat", "run")) == (unit is PrivacyUnit.RECORD)
 
 
 def test_a_released_file_is_in_the_book_by_its_digest(tmp_path: Path) -> None:
