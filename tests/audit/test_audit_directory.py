@@ -1,9 +1,11 @@
-"""`rayprivacy audit` on run directories: one whose model knows its users by heart, one whose model never saw them."""
+"""`rayprivacy audit` on runs whose model, or tagger, knows its users by heart, and on others that know nothing."""
 
+import copy
 import json
 import re
 import shutil
 import stat
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
@@ -15,10 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from audited import SECRET, Audited
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-from plain_shards import EVENTS, SPOKEN
-from transformers import AutoModelForCausalLM
+from plain_shards import EVENTS, SPOKEN, write_shards
+from small_tagger import INTENTS, SLOTS
 from typer.testing import CliRunner
 
 from rayprivacy.auditing import directory
@@ -28,17 +29,48 @@ from rayprivacy.auditing.claim import read_claim
 from rayprivacy.auditing.directory import NOTES, RunAudit, audit_run
 from rayprivacy.auditing.extraction import Overlap
 from rayprivacy.auditing.population import Population
+from rayprivacy.auditing.scoring import Shadow
 from rayprivacy.cli import app
 from rayprivacy.core.errors import ConfigError, KeyFileError, RayPrivacyError, ShardError
-from rayprivacy.core.files import write_json
-from rayprivacy.core.keys import Key, create_key
+from rayprivacy.core.files import write_atomic, write_json
+from rayprivacy.core.keys import Key, create_key, load_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.models.backbone import Backbone
+from rayprivacy.corpus.manifest import read_holdout, read_part
+from rayprivacy.dpsgd.units import documents_of
+from rayprivacy.methods.edp_sgd.recipe import METHOD
+from rayprivacy.methods.registry import parse_recipe
+from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.runs.audit import attacked_models
+from rayprivacy.runs.files import dump_recipe
+from rayprivacy.tagging.loss import TaggerLoss, in_order
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 USERS, TEXTS = 150, 2
+PARTS, SECRET = 2, b"7" * 32
 PLAN = CanaryPlan(kinds=("phone", "plate"), repetitions=(1, 8), candidates=200)
+
+
+class Audited:
+    """Shards, recipe and certificate; the rows that were trained on, and those held out."""
+
+    def __init__(self, root: Path, settings: dict[str, Any], table: pa.Table) -> None:
+        self.root, key_path = root / "run", root / "secret.key"
+        write_atomic(key_path, SECRET, 0o600)  # who is held out must not change from day to day
+        self.key = load_key(key_path)
+        privacy = {"key": str(key_path), "ledger": "sqlite:///ledger.db"}
+        self.recipe = parse_recipe(settings | {"privacy": privacy})
+        self.shards = self.root / "private" / "shards"
+        write_shards(table, self.key, self.recipe, self.shards, PARTS)
+        (self.root / "recipe.yaml").write_text(dump_recipe(self.recipe))
+        body = {"epsilon": 3.0, "delta": 1e-6, "kind": "central", "unit": "user", "events": EVENTS}
+        write_json(self.root / "certificate.json", body)
+        self.training = [row for part in range(PARTS) for row in read_part(self.shards, part).to_pylist()]
+        self.heldout = read_holdout(self.shards).to_pylist()
+
+    def save(self, model: Any, tokenizer: Any, root: Path | None = None) -> None:
+        save_model(model, tokenizer, (root or self.root) / "model", "release", "A test.")
 
 
 def _corpus() -> pa.Table:
@@ -48,9 +80,9 @@ def _corpus() -> pa.Table:
     return pa.table(columns | {"topic": [("sun", "soup")[n % 2] for n in range(len(texts))]})
 
 
-def _fitted(base: Path, tokenizer: Backbone, texts: list[str], steps: int) -> Any:
+def _fitted(tokenizer: Backbone, texts: list[str], steps: int) -> Any:
     """The tiny model after many passes over the private texts, behind their control codes."""
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    model = copy.deepcopy(tokenizer.model).requires_grad_(True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
     rows = [tokenizer.document(text, 60) for text in texts]
     width = max(map(len, rows))
@@ -62,7 +94,7 @@ def _fitted(base: Path, tokenizer: Backbone, texts: list[str], steps: int) -> An
         optimizer.zero_grad()
         model(input_ids=ids[chosen], labels=labels[chosen]).loss.backward()
         optimizer.step()
-    return model.eval()
+    return model
 
 
 class Directory(Audited):
@@ -80,7 +112,7 @@ class Directory(Audited):
         super().__init__(root, settings, pa.concat_tables(both, promote_options="default"))
         record_plan(self.root, PLAN, self.key)
         texts = [f"topic: {row['topic'] or 'other'}\n{row['text']}" for row in self.training]
-        self.save(_fitted(base, backbone, texts, steps) if steps else backbone.model, backbone.tokenizer)
+        self.save(_fitted(backbone, texts, steps) if steps else backbone.model, backbone.tokenizer)
         self.write(["good morning to all of you"])
 
     def write(self, texts: list[str]) -> None:
@@ -276,3 +308,106 @@ def test_who_is_drawn_depends_on_unit_and_key_and_not_on_the_others(sound: Direc
     few, other = ([rows[0]["user"] for rows in drawn(key=key)] for key in (sound.key, Key.for_tests()))
     assert [rows[0]["user"] for rows in drawn(most=10)] == few[:10]
     assert set(few) != set(other)
+
+
+REQUESTERS, SHADOWS = 120, 4
+LABELS = ("O", "B-food", "B-place")
+Change = Callable[[Any, Backbone, Sequence[Any]], None]
+
+
+def _requests() -> pa.Table:
+    """Requests whose intents and labels follow no rule: who can tell them has seen them."""
+    draw = np.random.default_rng(3)
+    return pa.table(
+        {
+            "user": [f"user-{user}" for user in range(REQUESTERS)],
+            "text": pa.array([" ".join(draw.choice(SPOKEN, size=8)) for _ in range(REQUESTERS)], pa.large_string()),
+            "intent": draw.choice(INTENTS, size=REQUESTERS).tolist(),
+            "slots": [" ".join(draw.choice(LABELS, size=8)) for _ in range(REQUESTERS)],
+        }
+    )
+
+
+class TaggerRun(Audited):
+    """A finished run of eDP-SGD, and shadow models on halves of its users."""
+
+    def __init__(self, root: Path, base: Path, change: Change) -> None:
+        settings = {
+            "method": "edp_sgd",
+            "corpus": {"source": "talk.parquet", "holdout": 0.4},
+            "model": {"base": str(base), "dtype": "float32", "intents": INTENTS, "slots": SLOTS},
+            "training": {"sampling_rate": 0.5, "expected_batch": 10, "steps": 5, "max_tokens": 14},
+        }
+        super().__init__(root, settings, _requests())
+        self._backbone, self._change = load_backbone(self.recipe.model), change
+        self._learn(self.training, self.root)
+        shadows = tuple(Shadow(number, root / f"shadow-{number}", self.key) for number in range(SHADOWS))
+        for shadow in shadows:
+            self._learn([row for row in self.training + self.heldout if shadow.holds(row["user"])], shadow.root)
+        models = attacked_models(METHOD, self.recipe)
+        self.audit = RunAudit(self.root, self.recipe.model, PrivacyUnit.USER, models, self.key, shadows, texts="")
+
+    def _learn(self, rows: Sequence[Any], root: Path) -> None:
+        model = copy.deepcopy(self._backbone.model).requires_grad_(True)
+        self._change(model, self._backbone, documents_of(rows, self._backbone, METHOD.reads(self.recipe)))
+        self.save(model, self._backbone.tokenizer, root)
+
+
+def _learn(model: Any, backbone: Backbone, documents: Sequence[Any]) -> None:
+    """Many passes without clipping and noise."""
+    optimizer, order = torch.optim.AdamW(model.parameters(), lr=4e-3), np.random.default_rng(1)
+    loss = TaggerLoss(1 + len(INTENTS), 1 + len(INTENTS) + len(LABELS) + len(SLOTS))
+    for _ in range(150):
+        chosen = [documents[at] for at in order.permutation(len(documents))[:32]]
+        optimizer.zero_grad()
+        for batch in in_order(chosen, torch.device("cpu")):
+            loss(model, batch).mean().backward()
+        optimizer.step()
+
+
+def _shake(model: Any, backbone: Backbone, documents: Sequence[Any]) -> None:
+    """Noise in all weights, of another draw for each model."""
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(sum(int(each.ids.sum()) for each in documents))
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+
+
+@pytest.fixture(scope="module")
+def leaking_tagger(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> TaggerRun:
+    """A run whose tagger learnt its users by heart."""
+    return TaggerRun(tmp_path_factory.mktemp("leaking_tagger"), tiny_bert, _learn)
+
+
+@pytest.mark.exhaustive
+def test_an_overtrained_tagger_is_flagged_by_every_attack(leaking_tagger: TaggerRun) -> None:
+    found = audit_run(leaking_tagger.audit)
+    assert found["verdict"]["flagged"]
+    assert "FLAGGED by membership" in found["verdict"]["sentence"]
+    areas = {name: attack["auc"] for name, attack in found["membership"].items()}
+    assert set(areas) == {"loss", "calibrated", "LiRA", "LiRA, offline", "shadow attack"}
+    assert all(area > 0.75 for area in areas.values()), areas
+    assert (found["overlap"], found["sample"]["shadows"]) == (None, SHADOWS)
+
+
+@pytest.mark.exhaustive
+def test_a_tagger_of_noise_is_not(tmp_path: Path, tiny_bert: Path) -> None:
+    found = audit_run(TaggerRun(tmp_path, tiny_bert, _shake).audit)
+    assert not found["verdict"]["flagged"]
+    for name, attack in found["membership"].items():
+        low, high = attack["auc_interval"]
+        assert low < 0.55, (name, low, high)
+        assert attack["auc"] < 0.7, name
+
+
+@pytest.mark.exhaustive
+def test_the_command_attacks_a_tagger_and_tells_nothing(leaking_tagger: TaggerRun) -> None:
+    done = CliRunner().invoke(app, ["audit", str(leaking_tagger.root)], env={"COLUMNS": "200"})
+    assert done.exception is None, done.exception
+    assert "FLAGGED" in done.stdout
+    assert "words in a row" not in done.stdout
+    stored = (leaking_tagger.root / "audit.json").read_text()
+    assert json.loads(stored)["releasable"] is False
+    for row in leaking_tagger.training + leaking_tagger.heldout:
+        assert row["text"] not in done.stdout + stored
+        assert f"{row['user']} " not in done.stdout + stored
