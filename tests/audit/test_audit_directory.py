@@ -135,13 +135,11 @@ class Directory(Audited):
 
 @pytest.fixture(scope="module")
 def leaking(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, tiny_backbone: Backbone) -> Directory:
-    """A run whose model learnt its users by heart, noise or no noise."""
     return Directory(tmp_path_factory.mktemp("leaking"), tiny_base, tiny_backbone, steps=80)
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, tiny_backbone: Backbone) -> Directory:
-    """A run whose model is the public base."""
     return Directory(tmp_path_factory.mktemp("sound"), tiny_base, tiny_backbone, steps=0)
 
 
@@ -225,7 +223,6 @@ def test_no_private_text_and_no_user_is_written_or_printed(leaking: Directory) -
 
 @pytest.fixture
 def copied(sound: Directory, tmp_path: Path) -> Path:
-    """A copy of the sound run, to be broken."""
     return shutil.copytree(sound.root, tmp_path / "run")
 
 
@@ -354,7 +351,6 @@ class TaggerRun(Audited):
 
 
 def _learn(model: Any, backbone: Backbone, documents: Sequence[Any]) -> None:
-    """Many passes without clipping and noise."""
     optimizer, order = torch.optim.AdamW(model.parameters(), lr=4e-3), np.random.default_rng(1)
     loss = TaggerLoss(1 + len(INTENTS), 1 + len(INTENTS) + len(LABELS) + len(SLOTS))
     for _ in range(150):
@@ -375,7 +371,6 @@ def _shake(model: Any, backbone: Backbone, documents: Sequence[Any]) -> None:
 
 @pytest.fixture(scope="module")
 def leaking_tagger(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> TaggerRun:
-    """A run whose tagger learnt its users by heart."""
     return TaggerRun(tmp_path_factory.mktemp("leaking_tagger"), tiny_bert, _learn)
 
 
