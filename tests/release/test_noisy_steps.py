@@ -1,4 +1,4 @@
-"""The noisy steps of a training, independent, falling, banded or by a redaction schedule: what they draw and are charged."""
+"""The noisy steps of a training, independent, falling, banded or scheduled: what they draw and are charged."""
 
 import math
 from dataclasses import replace
