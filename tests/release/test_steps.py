@@ -1,5 +1,6 @@
 """Steps of DP-SGD at the gate: chunks are charged before they run, once, and each stage of a release has one model."""
 
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -7,9 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from changing_noise import changing
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-from trainings import open_book, train, training
 
 from rayprivacy.accounting.events import leaves
 from rayprivacy.core.errors import BudgetRefusedError, LedgerError, ReleaseError
@@ -26,6 +25,11 @@ from rayprivacy.release.histogram import HistogramMechanism
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.steps import StepGate, StepRelease
 from rayprivacy.release.votes import SCALE, VoteMechanism
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "dpsgd"))
+
+from changing_noise import changing
+from trainings import open_book, train, training
 
 MECHANISM = NoisySteps(sampling_rate=0.1, noise_multiplier=2.0, clipping_norm=0.5, steps=10)
 
