@@ -49,7 +49,6 @@ def _json(line: str) -> dict[str, Any]:
         (f"{DPSGD} --sigma 1 --as-published", "epsilon = 1.828", ["rdp 2.101"]),
         (f"{TWO} --sigma1 .9 --sigma2 .9", "epsilon = 4.15", ["stage 1 alone 3.50", "stage 2 alone 2.31", "rdp 4.66"]),
         (f"{SELECT} --sigma 1", "epsilon = ", ["paying for all of 10 runs 6."]),
-        (f"{SANTEXT} --epsilon 2 --as-published", "epsilon = 300 per document", ["token and unit of distance only: 2"]),
         (f"{SANTEXT} --epsilon 2", "epsilon = 300 per document", ["no meaningful guarantee"]),
         (f"{DPSGD} --sigma 0.04", "epsilon = ", ["no pld figure", "no meaningful guarantee"]),
     ],

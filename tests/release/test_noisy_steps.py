@@ -31,6 +31,7 @@ MEANS = replace(PLAIN, chunk=4, microbatches=32)
 BY_STEP = replace(FALLING, schedule=NoiseSchedule("exponential", tau=0.015), steps=200, chunk=3)
 BANDED = replace(PLAIN, bands=4)
 REDACTED = replace(MEANS, redacted=(True, False) * 12, policy="a digest", light=0.5)
+UNCORRELATED = ({"schedule": NoiseSchedule("linear", 0.1)}, {"microbatches": 16})
 NO_NORMS = (0.0, -1.0, math.nan, math.inf)
 DIGESTS = {
     "PLAIN": "c1861f3f60e50a42",
@@ -62,13 +63,10 @@ def test_releases_of_earlier_versions_are_found_again(kind: str) -> None:
         (FALLING, {"noise_multiplier": 0.1}, ReleaseError, "leaves a noise multiplier of 0.05 in the last steps"),
         (FALLING, {"chunk": 3}, ConfigError, "multiple of chunk"),
         (MEANS, {"microbatches": 0}, ReleaseError, "microbatches is 0"),
-        (BANDED, {"bands": 0}, ReleaseError, "bands is 0"),
-        (BANDED, {"bands": 2.0}, ReleaseError, "bands is 2.0"),
-        (BANDED, {"bands": 5}, ReleaseError, "multiples of bands"),
-        (BANDED, {"steps": 26}, ReleaseError, "multiples of bands"),
+        *((BANDED, {"bands": bands}, ReleaseError, f"bands is {bands}") for bands in (0, 2.0)),
+        *((BANDED, fields, ReleaseError, "multiples of bands") for fields in ({"bands": 5}, {"steps": 26})),
         (BANDED, {"sampling_rate": 1.2}, EventError, "sampling_probability"),
-        (BANDED, {"schedule": NoiseSchedule("linear", 0.1)}, ReleaseError, "the noise of the steps is correlated"),
-        (BANDED, {"microbatches": 16}, ReleaseError, "the noise of the steps is correlated"),
+        *((BANDED, fields, ReleaseError, "the noise of the steps is correlated") for fields in UNCORRELATED),
         (REDACTED, {"bands": 4, "microbatches": None}, ReleaseError, "the noise of the steps is correlated"),
         (REDACTED, {"redacted": (True, False)}, ReleaseError, "2 entries for 24 steps"),
         (REDACTED, {"redacted": (True,) * 24}, ReleaseError, "no step of the schedule is noisy"),

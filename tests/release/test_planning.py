@@ -50,19 +50,6 @@ def test_bad_arguments_and_targets_out_of_reach_are_refused(target: float, most:
         most_queries(_noise_of(), 1e-4, 100)
 
 
-def test_the_search_asks_for_few_figures() -> None:
-    asked: list[int] = []
-
-    def noise_of(queries: int) -> float:
-        asked.append(queries)
-        sigma = laplace_noise(queries, BUDGET, "zcdp")
-        return noise_on_mean(VoteMechanism(queries, 50, 1000, sigma, noise="laplace"))
-
-    queries = most_queries(noise_of, 0.05, 10_000)
-    assert noise_of(queries) <= 0.05
-    assert len(asked) <= 17
-
-
 @pytest.mark.parametrize("parts", [(0.5, 0.5), (0.9, 0.1), (0.4, 0.3, 0.2, 0.1)])
 @pytest.mark.parametrize("noise_multiplier", [0.3, 1.0, 5.0])
 def test_a_shift_spread_over_candidates_costs_no_more_than_in_one(

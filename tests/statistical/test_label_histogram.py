@@ -111,14 +111,6 @@ def test_a_unit_weighs_the_same_however_much_it_wrote() -> None:
     )
 
 
-@pytest.mark.parametrize("mechanism", [HistogramMechanism(4, sigma=5.0), Margins((4, 3), sigma=5.0)])
-def test_shares_are_those_of_the_units_where_they_stand_out(mechanism: Mechanism) -> None:
-    truth = np.array([0.6, 0.3, 0.1, 0.0, 0.5, 0.25, 0.25])[: mechanism.cells]
-    shares = mechanism.to_shares(mechanism.draw((truth * 20_000 * SCALE).astype(np.int64)))
-    assert np.abs(shares - truth).max() < 0.01
-    assert shares.min() >= 0
-
-
 def test_cells_below_two_standard_deviations_are_empty_and_shares_of_nobody_uniform() -> None:
     step = round(SMALL.noise_std_grid)
     noisy = np.array([2 * step - 1, 2 * step, 6 * step, -9 * step, 0, 0, 0, 0])
