@@ -1,4 +1,4 @@
-"""Keyed noise and coins of DP-SGD: what is declared, a function of their place alone, and independent everywhere else."""
+"""Keyed noise and coins of DP-SGD: as declared, a function of their place alone, and independent everywhere else."""
 
 import copy
 import hashlib
