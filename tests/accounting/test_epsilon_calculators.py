@@ -1,18 +1,22 @@
-"""The calculators of the command line: known figures, there and back, bad input in one sentence."""
+"""The calculators of the command line, the least noise and its levels: known figures, there and back, bad input."""
 
+import itertools
 import json
 import math
 import re
 from typing import Any
 
 import pytest
-from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.dp_event import (
+    GaussianDpEvent,
+    PoissonSampledDpEvent,
+)
 from typer.testing import CliRunner
 
 from rayprivacy.accounting.accountant import figures
-from rayprivacy.accounting.calibrate import least_sigma
+from rayprivacy.accounting.calibrate import least_sigma, least_sigma_near
 from rayprivacy.accounting.gaussian import epsilon_of
-from rayprivacy.accounting.schedule import NoiseSchedule, decayed
+from rayprivacy.accounting.schedule import MOST_LEVELS, NoiseSchedule
 from rayprivacy.cli.epsilon import app
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
 
@@ -45,7 +49,6 @@ def _json(line: str) -> dict[str, Any]:
         (f"{DPSGD} --sigma 1 --as-published", "epsilon = 1.828", ["rdp 2.101"]),
         (f"{TWO} --sigma1 .9 --sigma2 .9", "epsilon = 4.15", ["stage 1 alone 3.50", "stage 2 alone 2.31", "rdp 4.66"]),
         (f"{SELECT} --sigma 1", "epsilon = ", ["paying for all of 10 runs 6."]),
-        (f"{SANTEXT} --epsilon 2 --as-published", "epsilon = 300 per document", ["token and unit of distance only: 2"]),
         (f"{SANTEXT} --epsilon 2", "epsilon = 300 per document", ["no meaningful guarantee"]),
         (f"{DPSGD} --sigma 0.04", "epsilon = ", ["no pld figure", "no meaningful guarantee"]),
     ],
@@ -65,8 +68,8 @@ def test_seqpate_for_phrases_needs_more_noise_and_says_what_a_user_has() -> None
 
 
 def test_the_records_of_one_owner_are_accounted_for_together() -> None:
-    owner = _json(f"{DPSGD} --sigma 1 --records-per-user 5")
-    assert owner["epsilon"] == pytest.approx(11.64, abs=0.05)
+    owner = _json("dpsgd --q 0.05 --steps 100 --sigma 2 --delta 1e-5 --records-per-user 2")
+    assert owner["epsilon"] == pytest.approx(2.377, abs=1e-3)
     assert owner["epsilon"] < owner["accountants"]["rdp"]
 
 
@@ -80,9 +83,8 @@ def test_bands_are_charged_as_fewer_steps_at_a_higher_rate() -> None:
     assert "hashed into 8 groups" in printed[1]
 
 
-@pytest.mark.parametrize("distribution", ["geometric", "poisson", "logarithmic"])
-def test_select_stands_beside_paying_for_all(distribution: str) -> None:
-    found = _json(f"{SELECT} --sigma 1 --distribution {distribution} --as-published")
+def test_select_stands_beside_paying_for_all() -> None:
+    found = _json(f"{SELECT} --sigma 1 --distribution poisson --as-published")
     assert 3.4 < found["epsilon"] < 4.4
     assert found["published"][0]["epsilon"] == pytest.approx(1.828, abs=2e-3)
 
@@ -100,14 +102,6 @@ def test_edpsgd_has_less_noise_than_printed() -> None:
     assert decayed_run["epsilon"] == pytest.approx(epsilon_of(mu, 1e-6), rel=1e-9)
     assert sampled["epsilon"] < found["epsilon"]
     assert set(sampled["accountants"]) == {"pld", "rdp"}
-
-
-def test_schedules_in_levels_are_upper_bounds_of_every_step() -> None:
-    schedule = NoiseSchedule("exponential", 0.001)
-    fine, coarse = decayed(8.0, schedule, 1000, 1, levels=1000), decayed(8.0, schedule, 1000, 1)
-    assert sum(times for _, times in coarse) == sum(times for _, times in fine) == 1000
-    steps = [sigma for sigma, times in coarse for _ in range(times)]
-    assert all(level <= sigma * (1 + 1e-12) for level, (sigma, _) in zip(steps, fine, strict=True))
 
 
 def test_edpsgd_as_the_paper_prints_it_and_as_it_is() -> None:
@@ -139,18 +133,13 @@ def test_santext_prices_a_document() -> None:
     assert back["noise"]["epsilon_per_token"] == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [
-        ("gaussian --count 100", "sigma"),
-        ("seqpate --queries 100 --teachers 9", "sigma"),
-        (DPSGD, "sigma"),
-        (SELECT, "sigma"),
-        (EDP, "z0"),
-        (f"{EDP} --q .05 --schedule linear --tau .5 --steps-per-epoch 50", "z0"),
-    ],
-)
-def test_from_epsilon_to_noise_and_back(line: str, name: str) -> None:
+NOISY = ["gaussian --count 100", "seqpate --queries 100 --teachers 9", DPSGD, SELECT, EDP]
+NOISY.append(f"{EDP} --q .05 --schedule linear --tau .5 --steps-per-epoch 50")
+
+
+@pytest.mark.parametrize("line", NOISY)
+def test_from_epsilon_to_noise_and_back(line: str) -> None:
+    name = "z0" if line.startswith(EDP) else "sigma"
     noise = _json(f"{line} --epsilon 2.5")["noise"][name]
     assert 2.5 * (1 - 1e-3) <= _json(f"{line} --{name} {noise!r}")["epsilon"] <= 2.5 * (1 + 1e-8)
 
@@ -167,86 +156,56 @@ def test_little_noise_falls_back_on_renyi_orders() -> None:
 
 
 NONE, WIDE = "0 -1 nan", f"0 -5 {HUGE}"
-BAD = [  # arguments that are right, an option, and values that are not
-    ("gaussian --count 3", "--sigma", f"{NONE} inf"),
-    ("gaussian --sigma 1", "--count", f"{WIDE} {2**53 + 1}"),
-    ("gaussian --sigma 1", "--delta", f"{NONE} 1"),
-    ("gaussian", "--epsilon", f"{NONE} inf"),
-    ("gaussian", "", ""),
-    ("gaussian --sigma 1", "--epsilon", "1"),
-    ("seqpate --teachers 1", "--queries", HUGE),
-    ("seqpate --queries 1", "--teachers", "0"),
-    ("seqpate --queries 1 --teachers 1", "--shards-per-phrase", "0"),
-    ("dpsgd --steps 10 --sigma 1", "--q", f"{NONE} 1.01"),
-    ("dpsgd --q .1 --sigma 1", "--steps", WIDE),
-    (DPSGD, "--epsilon", "nan inf 0"),
-    (DPSGD, "--sigma", "nan inf 0"),
-    ("dpsgd --q .01 --steps 1000 --sigma 1", "--delta", "0 1 nan"),
-    (f"{DPSGD} --sigma 1", "--records-per-user", f"0 1000 {HUGE}"),
-    (f"{DPSGD} --sigma 1", "--bands", f"0 -1 3 200 {HUGE}"),
-    (f"{DPSGD} --sigma 1 --bands 2", "--records-per-user", "2"),
-    (f"{DPSGD} --sigma 1 --as-published", "--bands", "8"),
-    ("dpsgd --q .1 --sigma 1 --bands 2", "--steps", "200000"),
-    (DPSGD, "", ""),
-    (TWO, "--sigma1", "1"),
-    (f"{TWO} --sigma1 1", "--sigma2", "nan"),
-    (f"{TWO} --sigma1 1 --sigma2 1", "--epsilon", "1"),
-    ("select --q 0.01 --steps 1000 --sigma 1", "--trials", "1 nan inf 1e6"),
-    (f"{SELECT} --sigma 1", "--shape", "2"),
-    (f"{SELECT} --sigma 1", "--distribution", "negative-binomial"),
-    (f"{SELECT} --sigma 1 --distribution negative-binomial", "--shape", "nan"),
-    (EDP, "--z0", "nan 0"),
-    (f"{EDP} --z0 1", "--decay", "nan 0 1.1 1e-300"),
-    (f"{EDP} --z0 1", "--schedule", "linear"),
-    (f"{EDP} --z0 1 --schedule linear", "--tau", "0 nan"),
-    (f"{EDP} --z0 1", "--tau", "1"),
-    (f"{EDP} --z0 1 --schedule linear --tau 1", "--decay", ".9"),
-    (f"{EDP} --z0 1", "--steps-per-epoch", "0"),
-    (f"{EDP} --z0 1", "--max-scale", "0 nan inf"),
-    ("edpsgd --workers 4 --z0 1", "--steps", HUGE),
-    ("edpsgd --steps 10 --z0 1", "--workers", "0"),
-    (f"edpsgd --steps 10 --z0 1 --workers {2**53}", "--micro-batches", str(2**53)),
-    ("santext --diameter 1 --epsilon 1", "--tokens", HUGE),
-    ("santext --tokens 1 --epsilon 1", "--diameter", "nan"),
-    ("santext --tokens 1 --diameter 1", "--epsilon", "inf"),
-]
+STEPS, EDP1 = f"{DPSGD} --sigma 1", f"{EDP} --z0 1"
+BAD = {  # arguments that are right, and options with values that are not: the last value of an option counts
+    "gaussian --count 3 --sigma 1": f"--sigma {NONE} inf, --count {WIDE} {2**53 + 1}, --delta {NONE} 1, --epsilon 1",
+    "gaussian": f"--epsilon {NONE} inf, ",
+    f"{VOTES} --sigma 1": f"--queries {HUGE}, --teachers 0, --shards-per-phrase 0",
+    STEPS: f"--q {NONE} 1.01, --steps {WIDE}, --sigma nan inf 0, --delta 0 1 nan, --records-per-user 0 1000 {HUGE}",
+    DPSGD: "--epsilon nan inf 0, ",
+    f"{STEPS} --bands 2": f"--bands 0 -1 3 200 {HUGE}, --records-per-user 2, --steps 200000",
+    f"{STEPS} --as-published": "--bands 8",
+    f"{TWO} --sigma1 1": ", --sigma2 nan",
+    f"{TWO} --sigma1 1 --sigma2 1": "--epsilon 1",
+    f"{SELECT} --sigma 1": "--trials 1 nan inf 1e6, --shape 2, --distribution negative-binomial",
+    f"{SELECT} --sigma 1 --distribution negative-binomial": "--shape nan",
+    EDP1: f"--z0 nan 0, --decay nan 0 1.1 1e-300, --schedule linear, --tau 1, --steps-per-epoch 0, --steps {HUGE}",
+    f"{EDP1} --max-scale 2": "--max-scale 0 nan inf, --workers 0",
+    f"{EDP1} --schedule linear --tau 1": "--tau 0 nan, --decay .9",
+    f"{EDP1} --workers {2**53}": f"--micro-batches {2**53}",
+    f"{SANTEXT} --epsilon 1": f"--tokens {HUGE}, --diameter nan, --epsilon inf",
+    SANTEXT: ", --epsilon inf",
+}
 
 
-@pytest.mark.parametrize(("right", "option", "values"), BAD)
-def test_bad_input_is_one_sentence_and_exit_code_2(right: str, option: str, values: str) -> None:
-    for bad in [[option, value] for value in values.split()] or [[]]:
-        error = CliRunner().invoke(app, [*right.split(), *bad]).exception
-        assert isinstance(error, RayPrivacyError), bad
-        assert error.exit_code == 2
-        assert re.fullmatch(r".{1,248}\.", str(error))
+@pytest.mark.parametrize("right", BAD)
+def test_bad_input_is_one_sentence_and_exit_code_2(right: str) -> None:
+    for each in BAD[right].split(","):
+        option, *values = each.split() or [""]
+        for bad in [[option, value] for value in values] or [[]]:
+            error = CliRunner().invoke(app, [*right.split(), *bad]).exception
+            assert isinstance(error, RayPrivacyError), bad
+            assert error.exit_code == 2
+            assert re.fullmatch(r".{1,248}\.", str(error))
 
 
-def test_santext_names_the_two_options_of_which_it_wants_one() -> None:
-    with pytest.raises(ConfigError, match=r"^give either --epsilon or --document-epsilon, and not both\.$"):
-        CliRunner().invoke(app, ["santext", "--tokens", "1", "--diameter", "1"], catch_exceptions=False)
+def _inverse(sigma: float) -> float:
+    return 1 / sigma
 
 
 def test_calibration_rounds_up_and_knows_its_range() -> None:
     for wanted in (1e-6, 0.37, 5.0, 900.0):
-        sigma = least_sigma(lambda s: 1 / s, wanted)
-        assert 1 / wanted <= sigma <= 1 / wanted * (1 + 2.1e-4)
-    for epsilon, cost in (
-        (1.0, lambda s: 2.0),
-        (1.0, lambda s: 0.0),
-        (math.nan, lambda s: 1 / s),
-        (0.0, lambda s: 1 / s),
-    ):
-        for start in (1.0, 1e9 / 4, 1e9):
+        assert 1 / wanted <= least_sigma(_inverse, wanted) <= 1 / wanted * (1 + 2.1e-4)
+    for wrong, cost in ((1.0, lambda s: 2.0), (1.0, lambda s: 0.0), (math.nan, _inverse), (0.0, _inverse)):
+        for start, guess in itertools.product((1.0, 1e9 / 4, 1e9), (None, _inverse)):
             with pytest.raises(ConfigError, match="epsilon is"):
-                least_sigma(cost, epsilon, start)
-            with pytest.raises(ConfigError, match="epsilon is"):
-                least_sigma(cost, epsilon, start, guess=lambda s: 1 / s)
+                least_sigma(cost, wrong, start, guess=guess)
 
 
-@pytest.mark.parametrize("epsilon", [0.02, 0.1, 3.0, 900.0])
+@pytest.mark.parametrize("wanted", [0.02, 0.1, 3.0, 900.0])
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.5])
 @pytest.mark.parametrize("low", [0.0, 1e-2, 3.0])
-def test_a_guess_saves_costs_and_leaves_the_noise_as_it_is(power: float, epsilon: float, low: float) -> None:
+def test_a_guess_saves_costs_and_leaves_the_noise_as_it_is(power: float, wanted: float, low: float) -> None:
     """Guesses that are good, 40 times too high or low, or fall by another power; costs without a figure below some."""
     asked: list[float] = []
 
@@ -254,14 +213,69 @@ def test_a_guess_saves_costs_and_leaves_the_noise_as_it_is(power: float, epsilon
         asked.append(sigma)
         return 40 / sigma**power + 0.3 / sigma if sigma > low else math.inf
 
-    found = least_sigma(cost, epsilon)
+    found = least_sigma(cost, wanted)
     without = len(asked)
-    for guess, most in (
-        (lambda s: 40 / s**power, 10),
-        (lambda s: 1 / s**power, 12),
-        (lambda s: 1600 / s**1.2, 18),
-        (lambda s: 5.0, 30),
-    ):
+    good, poor = [(lambda s: 40 / s**power, 10), (lambda s: 1 / s**power, 12)], [(lambda s: 1600 / s**1.2, 18)]
+    for guess, most in (*good, *poor, (lambda s: 5.0, 30)):
         asked.clear()
-        assert least_sigma(cost, epsilon, guess=guess) == found
+        assert least_sigma(cost, wanted, guess=guess) == found
         assert len(asked) <= (most if low == 0 else without + 10)
+
+
+@pytest.mark.parametrize("power", [0.8, 1.0, 2.5])
+@pytest.mark.parametrize("wanted", [0.1, 8.0])
+def test_a_search_by_a_bad_guess_asks_seldom_and_rounds_up(power: float, wanted: float) -> None:
+    """A guess that is 20 times too low, falls by another power, or has no figure below some noise."""
+    asked: list[float] = []
+
+    def cost(sigma: float) -> float:
+        asked.append(sigma)
+        return 40 / sigma**power if sigma > 0.5 else math.inf
+
+    found = least_sigma_near(cost, wanted, lambda sigma: 2 / sigma)
+    assert len(asked) < 12
+    assert wanted * (1 - 1e-3) <= cost(found) <= wanted
+    assert found == pytest.approx(least_sigma(cost, wanted), rel=2e-3)
+    with pytest.raises(ConfigError, match="no noise multiplier"):
+        least_sigma_near(lambda sigma: 99.0, wanted, lambda sigma: 2 / sigma)
+
+
+LINEAR = NoiseSchedule("linear", 0.1, steps_per_epoch=50)
+SCHEDULES = [NoiseSchedule("exponential", 0.01), NoiseSchedule("linear", 0.1, 3), NoiseSchedule("linear", 2.0)]
+
+
+def test_epochs_are_levels_with_the_noise_of_the_rule() -> None:
+    assert LINEAR.levels(500, chunk=25) == tuple((1 / (1 + 0.1 * epoch), 50) for epoch in range(10))
+    assert LINEAR.levels(120, chunk=25)[-1] == (1 / 1.2, 20)
+    assert NoiseSchedule("exponential", 0.5, 10).levels(20) == ((1.0, 10), (math.exp(-0.5), 10))
+    assert NoiseSchedule().levels(7, chunk=2) == ((1.0, 7),)
+    with pytest.raises(ConfigError, match="let an epoch be a multiple of chunk"):
+        LINEAR.levels(500, chunk=20)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("steps", "chunk"), [(500, 1), (500, 3), (99, 3), (7, 3), (1, 1)])
+def test_levels_are_few_whole_chunks_and_never_above_the_rule(schedule: NoiseSchedule, steps: int, chunk: int) -> None:
+    levels = schedule.levels(steps, chunk)
+    assert len(levels) <= MOST_LEVELS
+    assert sum(times for _, times in levels) == steps
+    assert all(times % chunk == 0 for _, times in levels[:-1])
+    by_step = [factor for factor, times in levels for _ in range(times)]
+    assert all(given <= schedule.factor(step) for step, given in enumerate(by_step))
+    assert by_step[-1] == schedule.factor(steps - 1)
+    assert by_step == sorted(by_step, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tau", "epoch", "says"),
+    [
+        ("cosine", 0.1, 1, "'cosine'"),
+        ("linear", 0.1, 0, "steps_per_epoch is 0"),
+        ("linear", 0.0, 1, "tau is 0.0"),
+        ("exponential", math.nan, 1, "tau is nan"),
+        ("constant", 0.1, 1, "tau is 0.1"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(kind: Any, tau: float, epoch: int, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        NoiseSchedule(kind, tau, epoch)

@@ -1,13 +1,10 @@
 """A hundred settings: our epsilons against dp-accounting, prv-accountant and exact curves; never below the truth.
 
-Where the truth is known (Gaussian in 40 digits, one Laplace) ours is above it by at most 1e-3. Where it is bracketed
-(prv-accountant's bounds for sampled steps) ours is inside, but for that 1e-3. Renyi figures agree with dp-accounting's.
-prv-accountant 0.2.0 is itself off for much sampling with little noise, so the table stays clear of it (last test).
+The mean loss of prv-accountant 0.2.0 is off for much sampling with little noise: the table stays clear of it.
 """
 
 import itertools
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -19,7 +16,6 @@ from dp_accounting.dp_event import DpEvent, MixtureOfGaussiansDpEvent, RepeatAnd
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
-from prv_accountant.privacy_random_variables import PrivacyRandomVariableTruncated
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.gaussian import epsilon_of
@@ -35,10 +31,10 @@ SAMPLED = list(
     itertools.product((0.001, 0.01, 0.05), (0.8, 1.0, 3.0), ((10, 1e-5), (1000, 1e-5), (300, 1e-7), (1000, 1e-3)))
 )
 TWO_STAGE = [
-    ((q, sigma, 50 * n), (q / 2, sigma + 0.2, 100 * n))
+    (((q, sigma, 50 * n), (q / 2, sigma + 0.2, 100 * n)),)
     for q, sigma, n in itertools.product((0.02, 0.05), (0.9, 2.0), (1, 4))
 ]
-TWO_STAGE.append(((0.02, 0.9, 500), (0.01, 0.9, 1000)))
+TWO_STAGE.append((((0.02, 0.9, 500), (0.01, 0.9, 1000)),))
 LAPLACE = [*((b, 1, 1e-5) for b in (0.3, 1.0, 4.0, 20.0)), *itertools.product((2.0, 10.0, 50.0), (10, 100), (1e-5,))]
 WINNERS = list(itertools.product((2.0, 10.0, 100.0), (0.0, 1.0, math.inf)))
 MIXTURES = [(0.01, 1.0, 1000), (0.1, 2.0, 100), (0.3, 4.0, 30), (0.01, 0.9, 500), (0.05, 3.0, 50), (0.2, 5.0, 20)]
@@ -46,20 +42,14 @@ MIXTURES = [(0.01, 1.0, 1000), (0.1, 2.0, 100), (0.3, 4.0, 30), (0.01, 0.9, 500)
 
 def _sixths(settings: list[Any]) -> list[Any]:
     """Every sixth setting for `make test`, all of them for `make test-all`."""
-    rest = pytest.mark.exhaustive
-    wrapped = [each if isinstance(each, tuple) and not isinstance(each[0], tuple) else (each,) for each in settings]
-    return [pytest.param(*each, marks=[] if place % 6 == 0 else [rest]) for place, each in enumerate(wrapped)]
-
-
-def test_the_table_has_a_hundred_settings() -> None:
-    assert sum(map(len, (GAUSSIANS, SAMPLED, TWO_STAGE, LAPLACE, WINNERS, MIXTURES))) == 100
+    return [pytest.param(*each, marks=[pytest.mark.exhaustive] * (at % 6 > 0)) for at, each in enumerate(settings)]
 
 
 def _run(q: float, sigma: float, steps: int) -> DpEvent:
     return dpa.SelfComposedDpEvent(dpa.PoissonSampledDpEvent(q, dpa.GaussianDpEvent(sigma)), steps)
 
 
-def _rdp_of_the_library(events: Sequence[DpEvent], delta: float) -> float:
+def _rdp_of_the_library(*events: DpEvent, delta: float = 1e-5) -> float:
     accountant = RdpAccountant(ORDERS)
     for event in events:
         accountant.compose(event)
@@ -69,13 +59,9 @@ def _rdp_of_the_library(events: Sequence[DpEvent], delta: float) -> float:
 @cache
 def _bracket(stages: tuple[Stage, ...], delta: float) -> tuple[float, float]:
     """Lower and upper bound by prv-accountant."""
+    prvs = [PoissonSubsampledGaussianMechanism(sampling_probability=q, noise_multiplier=s) for q, s, _ in stages]
     steps = [n for _, _, n in stages]
-    accountant = PRVAccountant(
-        prvs=[PoissonSubsampledGaussianMechanism(sampling_probability=q, noise_multiplier=s) for q, s, _ in stages],
-        max_self_compositions=steps,
-        eps_error=0.02,
-        delta_error=delta / 1000,
-    )
+    accountant = PRVAccountant(prvs=prvs, max_self_compositions=steps, eps_error=0.02, delta_error=delta / 1000)
     low, _, high = accountant.compute_epsilon(delta=delta, num_self_compositions=steps)
     return low, high
 
@@ -93,8 +79,9 @@ def test_gaussian(sigma: float, count: int, delta: float) -> None:
     if exact > 0:
         assert _gaussian_delta(mu, exact) <= delta < _gaussian_delta(mu, exact * (1 - 1e-9)) * (1 + 1e-6)
     assert exact <= epsilon([event], delta, "rdp")
-    assert _rdp_of_the_library([event], delta) <= epsilon([event], delta, "rdp") * (1 + 1e-12)
-    assert epsilon([event], delta, "rdp") == pytest.approx(_rdp_of_the_library([event], delta), rel=1e-6, abs=1e-9)
+    theirs = _rdp_of_the_library(event, delta=delta)
+    assert theirs <= epsilon([event], delta, "rdp") * (1 + 1e-12)
+    assert epsilon([event], delta, "rdp") == pytest.approx(theirs, rel=1e-6, abs=1e-9)
     if mu < 1 / 0.07:
         assert exact * (1 - 1e-6) <= epsilon([event], delta, "pld") <= exact * (1 + CLOSE) + 1e-4
 
@@ -106,7 +93,7 @@ def test_sampled_gaussian(q: float, sigma: float, run: tuple[int, float]) -> Non
     tight, renyi = (epsilon([_run(q, sigma, steps)], delta, name) for name in ("pld", "rdp"))
     assert low <= tight <= high * (1 + CLOSE)
     assert low <= renyi
-    assert renyi == pytest.approx(_rdp_of_the_library([_run(q, sigma, steps)], delta), rel=1e-5, abs=1e-6)
+    assert renyi == pytest.approx(_rdp_of_the_library(_run(q, sigma, steps), delta=delta), rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize("stages", _sixths(TWO_STAGE))
@@ -116,7 +103,7 @@ def test_two_stages(stages: tuple[Stage, Stage]) -> None:
     tight = epsilon(events, 1e-5, "pld")
     assert low <= tight <= high * (1 + CLOSE)
     assert max(epsilon([event], 1e-5, "pld") for event in events) < tight < epsilon(events, 1e-5, "rdp")
-    assert epsilon(events, 1e-5, "rdp") == pytest.approx(_rdp_of_the_library(events, 1e-5), rel=1e-5)
+    assert epsilon(events, 1e-5, "rdp") == pytest.approx(_rdp_of_the_library(*events), rel=1e-5)
 
 
 @pytest.mark.parametrize(("b", "count", "delta"), _sixths(LAPLACE))
@@ -131,13 +118,13 @@ def test_laplace(b: float, count: int, delta: float) -> None:
         assert tight == pytest.approx(fine, rel=CLOSE)
     assert tight <= renyi * (1 + CLOSE)
     assert renyi <= count / b + 1e-2
-    assert renyi == pytest.approx(_rdp_of_the_library([event], delta), rel=1e-6, abs=1e-9)
+    assert renyi == pytest.approx(_rdp_of_the_library(event, delta=delta), rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.parametrize(("mean", "shape"), _sixths(WINNERS))
 def test_the_winner_of_many_trials(mean: float, shape: float) -> None:
     event = RepeatAndSelectDpEvent(_run(0.01, 1.0, 1000), mean, shape)
-    theirs, ours = _rdp_of_the_library([event], 1e-5), epsilon([event], 1e-5, "rdp")
+    theirs, ours = _rdp_of_the_library(event), epsilon([event], 1e-5, "rdp")
     assert theirs * (1 - 1e-7) <= ours <= theirs * (1 + 1e-5)
     assert ours > epsilon([_run(0.01, 1.0, 1000)], 1e-5, "rdp")
 
@@ -151,13 +138,6 @@ def test_mixtures(q: float, sigma: float, steps: int) -> None:
     assert found == pytest.approx(epsilon([_run(q, sigma, steps)], 1e-5, "pld"), rel=CLOSE)
 
 
-def test_trap_the_replace_relation_forgets_a_factor_of_two() -> None:
-    replace = RdpAccountant(neighboring_relation=dpa.NeighboringRelation.REPLACE_ONE)
-    theirs = replace.compose(dpa.GaussianDpEvent(2.0)).get_epsilon(1e-5)
-    assert theirs == RdpAccountant().compose(dpa.GaussianDpEvent(2.0)).get_epsilon(1e-5)
-    assert epsilon([dpa.GaussianDpEvent(1.0)], 1e-5) > theirs  # sensitivity 2C: the multiplier is halved beforehand
-
-
 def test_trap_an_exception_wipes_what_was_spent() -> None:
     spent = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(1.0), 10)
     broken = RepeatAndSelectDpEvent(dpa.GaussianDpEvent(1.0), math.nan, 1.0)
@@ -169,13 +149,6 @@ def test_trap_an_exception_wipes_what_was_spent() -> None:
     with pytest.raises(EventError):
         epsilon([spent, broken], 1e-5, "rdp")
     assert epsilon([spent], 1e-5, "rdp") == before
-
-
-def test_trap_nan_noise_is_free() -> None:
-    assert RdpAccountant().compose(dpa.GaussianDpEvent(math.nan)).get_epsilon(1e-5) == 0
-    for name in ("gdp", "rdp", "pld"):
-        with pytest.raises(EventError, match="nan"):
-            epsilon([dpa.GaussianDpEvent(math.nan)], 1e-5, name)
 
 
 @pytest.mark.timeout(20)
@@ -193,8 +166,13 @@ def test_trap_little_noise_hangs() -> None:
             epsilon([event], 1e-5, "pld")
 
 
-@pytest.mark.parametrize("steps", [10**3, 10**4, 10**5, pytest.param(10**6, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("mu", [1.0, 3.0])
+MANY = [(steps, mu) for steps in (10**3, 10**4, 10**5, 10**6) for mu in (1.0, 3.0)]
+BY_DAY = [(10**3, 1.0), (10**4, 3.0), (10**5, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "mu"), [pytest.param(*each, marks=[pytest.mark.exhaustive] * (each not in BY_DAY)) for each in MANY]
+)
 def test_many_runs_and_a_tiny_delta_are_never_below_the_truth(steps: int, mu: float) -> None:
     """Rounding in the power of a Fourier transform takes a part of delta; sampled with q = 1, the truth is known."""
     event, told = _run(1.0, math.sqrt(steps) / mu, steps), 0
@@ -214,18 +192,3 @@ def test_trap_the_central_limit_is_below_the_truth() -> None:
     assert eps < low
     with pytest.raises(EventError, match="Gaussian events only"):
         epsilon([_run(0.01, 1.0, 1000)], 1e-5, "gdp")
-
-
-def test_trap_the_mean_loss_of_prv_accountant_is_off_for_little_noise() -> None:
-    q, sigma = 0.1, 0.7
-    with mpmath.workdps(30):
-
-        def loss(x: mpmath.mpf) -> mpmath.mpf:
-            density = (1 - q) * mpmath.npdf(x, 0, sigma) + q * mpmath.npdf(x, 1, sigma)
-            return density * mpmath.log(1 - q + q * mpmath.exp((2 * x - 1) / (2 * mpmath.mpf(sigma) ** 2)))
-
-        truth = float(mpmath.quad(loss, range(-12, 14)))
-    theirs = PoissonSubsampledGaussianMechanism(sampling_probability=q, noise_multiplier=sigma)
-    assert float(PrivacyRandomVariableTruncated(theirs, -50.0, 50.0).mean()) > truth * 1.005
-    step = PLDAccountant(value_discretization_interval=1e-3).compose(_run(q, sigma, 300)).get_epsilon(1e-7)
-    assert epsilon([_run(q, sigma, 300)], 1e-7, "pld") == pytest.approx(step, rel=CLOSE)

@@ -1,14 +1,16 @@
-"""From one privacy unit to another: users with several records, phrases in several shards."""
+"""From one privacy unit to another, and the papers' own figures, in which what they leave out shows."""
 
 import math
 
 import dp_accounting as dpa
 import pytest
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+from dp_accounting.rdp import RdpAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from rayprivacy.accounting import published
 from rayprivacy.accounting.accountant import at_once, epsilon
 from rayprivacy.accounting.events import MetricLocalDpEvent, document_epsilon, exact_epsilon, token_epsilon
 from rayprivacy.accounting.gaussian import epsilon_of
@@ -48,23 +50,15 @@ def test_a_phrase_outside_the_bound_is_refused_and_not_quoted(shards: dict[str, 
 
 
 def test_values_out_of_range_are_refused() -> None:
-    for wrong in (
-        lambda: phrase_report({"a": 1}, 0, 100, 10.0, 1e-6),
-        lambda: phrase_report({"a": 1}, 5, 10**400, 10.0, 1e-6),
-        lambda: phrase_report({"a": 1}, 5, 100, math.nan, 1e-6),
-        lambda: phrase_report({"a": 1}, 5, 100, 10.0, 0.0),
-        lambda: record_sampling_event(0.1, 1.0, 1000, 1),
-        lambda: record_sampling_event(0.1, 1.0, True, 1),
-    ):
+    for report in ((0, 1, 9.0, 0.1), (5, 10**400, 9.0, 0.1), (5, 1, math.nan, 0.1), (5, 1, 9.0, 0.0)):
         with pytest.raises(ConfigError):
-            wrong()
-    for invalid in (
-        lambda: record_sampling_event(math.nan, 1.0, 5, 1),
-        lambda: record_sampling_event(0.1, math.nan, 5, 1),
-        lambda: record_sampling_event(0.1, 1.0, 5, 10**400),
-    ):
+            phrase_report({"a": 1}, *report)
+    for k in (1000, True):
+        with pytest.raises(ConfigError):
+            record_sampling_event(0.1, 1.0, k, 1)
+    for q, sigma, steps in ((math.nan, 1.0, 1), (0.1, math.nan, 1), (0.1, 1.0, 10**400)):
         with pytest.raises(EventError):
-            invalid()
+            record_sampling_event(q, sigma, 5, steps)
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.integers(1, 10**6))
@@ -84,3 +78,28 @@ def test_metric_privacy_is_priced_by_the_document_and_composed_by_nobody() -> No
             with pytest.raises(EventError, match="no accountant"):
                 epsilon(events, 1e-6, accountant)
         assert epsilon([dpa.NonPrivateDpEvent()], 1e-6, accountant) == math.inf
+
+
+STEP = dpa.PoissonSampledDpEvent(0.01, dpa.GaussianDpEvent(1.0))
+
+
+def test_seqpate_is_the_best_real_order_and_above_ours() -> None:
+    found = published.votes_as_published("SeqPATE (2022)", 1000, 50.0, 1e-6).epsilon
+    grid = (1 + 10 ** (k / 1000) for k in range(-3000, 4000))
+    assert found == pytest.approx(min(1000 * a / 5000 + math.log(1e6) / (a - 1) for a in grid), rel=1e-5)
+    assert found > epsilon_of(math.sqrt(1000) / 50.0, 1e-6)
+
+
+def test_dpsgd_is_the_classic_conversion() -> None:
+    accountant = RdpAccountant().compose(STEP, 1000)
+    classic = min(accountant.rdp + math.log(1e5) / (accountant.orders - 1))
+    assert published.dpsgd(STEP, 1000, 1e-5).epsilon == pytest.approx(classic, rel=1e-4)
+    assert classic > epsilon([dpa.SelfComposedDpEvent(STEP, 1000)], 1e-5, "rdp")
+
+
+def test_stages_alone_and_noise_as_printed() -> None:
+    alone = published.two_stage([(STEP, 500), (STEP, 1000)], 1e-5)
+    assert [figure.label[-7:] for figure in alone] == ["1 alone", "2 alone"]
+    assert alone[0].epsilon < alone[1].epsilon == published.dpsgd(STEP, 1000, 1e-5).epsilon
+    assert published.edpsgd([(STEP, 500), (STEP, 500)], 1e-5).epsilon == pytest.approx(alone[1].epsilon)
+    assert published.santext(2.0).epsilon == published.select(2.0).epsilon == 2.0

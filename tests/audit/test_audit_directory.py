@@ -1,9 +1,12 @@
-"""`rayprivacy audit` on run directories: one whose model knows its users by heart, one whose model never saw them."""
+"""`rayprivacy audit` on runs whose model, or tagger, knows its users by heart, and on others that know nothing."""
 
+import copy
 import json
 import re
 import shutil
 import stat
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
 from types import SimpleNamespace
@@ -16,7 +19,7 @@ import pytest
 import torch
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from plain_shards import EVENTS, SPOKEN, write_shards
-from transformers import AutoModelForCausalLM
+from small_tagger import INTENTS, SLOTS
 from typer.testing import CliRunner
 
 from rayprivacy.auditing import directory
@@ -26,32 +29,60 @@ from rayprivacy.auditing.claim import read_claim
 from rayprivacy.auditing.directory import NOTES, RunAudit, audit_run
 from rayprivacy.auditing.extraction import Overlap
 from rayprivacy.auditing.population import Population
+from rayprivacy.auditing.scoring import Shadow
 from rayprivacy.cli import app
 from rayprivacy.core.errors import ConfigError, KeyFileError, RayPrivacyError, ShardError
 from rayprivacy.core.files import write_atomic, write_json
 from rayprivacy.core.keys import Key, create_key, load_key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.manifest import read_holdout, read_part
+from rayprivacy.dpsgd.units import documents_of
+from rayprivacy.methods.edp_sgd.recipe import METHOD
 from rayprivacy.methods.registry import parse_recipe
-from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.runs.audit import attacked_models
 from rayprivacy.runs.files import dump_recipe
+from rayprivacy.tagging.loss import TaggerLoss, in_order
 
-USERS, TEXTS, PARTS = 150, 2, 3
+pytestmark = pytest.mark.usefixtures("one_thread")
+USERS, TEXTS = 150, 2
+PARTS, SECRET = 2, b"7" * 32
 PLAN = CanaryPlan(kinds=("phone", "plate"), repetitions=(1, 8), candidates=200)
+
+
+class Audited:
+    """Shards, recipe and certificate; the rows that were trained on, and those held out."""
+
+    def __init__(self, root: Path, settings: dict[str, Any], table: pa.Table) -> None:
+        self.root, key_path = root / "run", root / "secret.key"
+        write_atomic(key_path, SECRET, 0o600)  # who is held out must not change from day to day
+        self.key = load_key(key_path)
+        privacy = {"key": str(key_path), "ledger": "sqlite:///ledger.db"}
+        self.recipe = parse_recipe(settings | {"privacy": privacy})
+        self.shards = self.root / "private" / "shards"
+        write_shards(table, self.key, self.recipe, self.shards, PARTS)
+        (self.root / "recipe.yaml").write_text(dump_recipe(self.recipe))
+        body = {"epsilon": 3.0, "delta": 1e-6, "kind": "central", "unit": "user", "events": EVENTS}
+        write_json(self.root / "certificate.json", body)
+        self.training = [row for part in range(PARTS) for row in read_part(self.shards, part).to_pylist()]
+        self.heldout = read_holdout(self.shards).to_pylist()
+
+    def save(self, model: Any, tokenizer: Any, root: Path | None = None) -> None:
+        save_model(model, tokenizer, (root or self.root) / "model", "release", "A test.")
 
 
 def _corpus() -> pa.Table:
     draw = np.random.default_rng(11)
-    rows = [(f"user-{user}", " ".join(draw.choice(SPOKEN, size=10))) for user in range(USERS) for _ in range(TEXTS)]
-    table = pa.table({"user": [user for user, _ in rows], "text": pa.array([t for _, t in rows], pa.large_string())})
-    return table.append_column("topic", pa.array([("sun", "soup")[n % 2] for n in range(len(rows))]))
+    texts = [" ".join(draw.choice(SPOKEN, size=10)) for _ in range(USERS * TEXTS)]
+    columns = {"user": [f"user-{n // TEXTS}" for n in range(len(texts))], "text": pa.array(texts, pa.large_string())}
+    return pa.table(columns | {"topic": [("sun", "soup")[n % 2] for n in range(len(texts))]})
 
 
-def _fitted(base: Path, tokenizer: Backbone, texts: list[str], steps: int) -> Any:
+def _fitted(tokenizer: Backbone, texts: list[str], steps: int) -> Any:
     """The tiny model after many passes over the private texts, behind their control codes."""
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    model = copy.deepcopy(tokenizer.model).requires_grad_(True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
     rows = [tokenizer.document(text, 60) for text in texts]
     width = max(map(len, rows))
@@ -63,37 +94,25 @@ def _fitted(base: Path, tokenizer: Backbone, texts: list[str], steps: int) -> An
         optimizer.zero_grad()
         model(input_ids=ids[chosen], labels=labels[chosen]).loss.backward()
         optimizer.step()
-    return model.eval()
+    return model
 
 
-class Directory:
+class Directory(Audited):
     """A finished run of the generator with planted canaries."""
 
     def __init__(self, root: Path, base: Path, backbone: Backbone, *, steps: int) -> None:
-        self.root, self.key_path = root / "run", root / "secret.key"
-        write_atomic(self.key_path, b"7" * 32, 0o600)  # who is held out must not change from day to day
-        self.key = load_key(self.key_path)
         settings = {
             "method": "generator",
             "corpus": {"source": "talk.parquet", "labels": ["topic"], "holdout": 0.35},
-            "privacy": {"key": str(self.key_path), "ledger": "sqlite:///ledger.db"},
             "codes": {"values": {"topic": ["sun", "soup"]}},
             "training": {"sampling_rate": 0.5, "expected_batch": 10, "steps": 5, "max_tokens": 60},
             "model": {"base": str(base), "dtype": "float32"},
         }
-        recipe = parse_recipe(settings)
-        self.planted = pa.concat_tables([_corpus(), canary_rows(PLAN, self.key)], promote_options="default")
-        shards = self.root / "private" / "shards"
-        write_shards(self.planted, self.key, recipe, shards, PARTS)
+        both = [_corpus(), canary_rows(PLAN, Key(SECRET))]
+        super().__init__(root, settings, pa.concat_tables(both, promote_options="default"))
         record_plan(self.root, PLAN, self.key)
-        (self.root / "recipe.yaml").write_text(dump_recipe(recipe))
-        self.training = [row for part in range(PARTS) for row in read_part(shards, part).to_pylist()]
-        self.heldout = read_holdout(shards).to_pylist()
         texts = [f"topic: {row['topic'] or 'other'}\n{row['text']}" for row in self.training]
-        model = _fitted(base, backbone, texts, steps) if steps else backbone.model
-        save_model(model, backbone.tokenizer, self.root / "model", "release", "A test.")
-        body = {"epsilon": 3.0, "delta": 1e-6, "kind": "central", "unit": "user", "events": EVENTS}
-        write_json(self.root / "certificate.json", body)
+        self.save(_fitted(backbone, texts, steps) if steps else backbone.model, backbone.tokenizer)
         self.write(["good morning to all of you"])
 
     def write(self, texts: list[str]) -> None:
@@ -105,30 +124,27 @@ class Directory:
             raise done.exception
         return done.stdout
 
-    def audit(self) -> dict[str, Any]:
-        self.call()
-        return json.loads((self.root / "audit.json").read_text())
+    @cached_property
+    def audited(self) -> tuple[str, dict[str, Any]]:
+        """What is printed, and what is written."""
+        return self.call(), json.loads((self.root / "audit.json").read_text())
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread(one_thread: None) -> None:
-    """Tiny matrices."""
+    def users(self, rows: list[Any]) -> set[str]:
+        return {row["user"] for row in rows} - {user for each in canaries(PLAN, self.key) for user in each.users}
 
 
 @pytest.fixture(scope="module")
 def leaking(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, tiny_backbone: Backbone) -> Directory:
-    """A run whose model learnt its users by heart, noise or no noise."""
     return Directory(tmp_path_factory.mktemp("leaking"), tiny_base, tiny_backbone, steps=80)
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, tiny_backbone: Backbone) -> Directory:
-    """A run whose model is the public base."""
     return Directory(tmp_path_factory.mktemp("sound"), tiny_base, tiny_backbone, steps=0)
 
 
 def test_a_model_that_knows_its_users_by_heart_is_flagged(leaking: Directory) -> None:
-    found = leaking.audit()
+    found = leaking.audited[1]
     assert found["verdict"]["flagged"]
     assert "FLAGGED by membership" in found["verdict"]["sentence"]
     for name in ("loss", "calibrated"):
@@ -137,19 +153,22 @@ def test_a_model_that_knows_its_users_by_heart_is_flagged(leaking: Directory) ->
         assert attack["points"][2]["interval"][0] > attack["points"][2]["admitted_by_events"]
 
 
-def test_the_public_base_is_not_flagged(sound: Directory) -> None:
-    found = sound.audit()
+def test_the_public_base_is_not_flagged_and_the_page_says_what_figures_cannot_show(sound: Directory) -> None:
+    printed, found = sound.audited
     assert not found["verdict"]["flagged"]
     assert found["verdict"]["sentence"].startswith("Not flagged")
     low, high = found["membership"]["loss"]["auc_interval"]
     assert low < 0.5 < high
     assert found["membership"]["calibrated"]["auc"] == 0.5  # its own reference: no user is above another
+    assert found["releasable"] is False
+    assert stat.S_IMODE((sound.root / "audit.json").stat().st_mode) == 0o600
+    for said in (found["verdict"]["sentence"], *NOTES.values(), "internal"):
+        assert said in " ".join(printed.split())
 
 
 def test_units_texts_and_claims_are_those_of_the_run(sound: Directory) -> None:
-    found = sound.audit()
-    planted = {user for canary in canaries(PLAN, sound.key) for user in canary.users}
-    members, others = ({row["user"] for row in rows} - planted for rows in (sound.training, sound.heldout))
+    found = sound.audited[1]
+    members, others = sound.users(sound.training), sound.users(sound.heldout)
     assert found["sample"] == {"members": len(members), "others": len(others), "records_at_most": 4, "shadows": 0}
     assert len(members) + len(others) == USERS
     assert found["claim"] == {"kind": "central", "epsilon": 3.0, "delta": 1e-6, "unit": "user"}
@@ -158,33 +177,34 @@ def test_units_texts_and_claims_are_those_of_the_run(sound: Directory) -> None:
     upper = clopper_pearson(int(0.1 * len(others)), len(others))[1]  # of false alarms
     expected = NormalDist().cdf(NormalDist().inv_cdf(upper) + 0.5)
     assert point["admitted_by_events"] == pytest.approx(expected, abs=0.03)
-    fewer = json.loads(sound.call("--users", "20", "--json"))
-    assert (fewer["sample"]["members"], fewer["sample"]["others"]) == (20, 20)
 
 
 def test_canaries_of_the_leaking_model_come_first_and_those_of_the_base_do_not(
     leaking: Directory, sound: Directory
 ) -> None:
-    shared = [each for each in leaking.audit()["canaries"] if each["users"] == 8]
+    shared = [each for each in leaking.audited[1]["canaries"] if each["users"] == 8]
     assert [each["rank"] for each in shared] == [1.0, 1.0]
     assert all(each["exposure"] == pytest.approx(np.log2(199), abs=1e-3) for each in shared)
     assert all(each["chance_admitted"] is None for each in shared)  # a group of eight is not what the claim is about
-    assert np.mean([each["rank"] for each in sound.audit()["canaries"]]) > 10
+    assert np.mean([each["rank"] for each in sound.audited[1]["canaries"]]) > 10
     for run in (leaking, sound):
         trained = {row["user"] for row in run.training}
-        for each, canary in zip(run.audit()["canaries"], canaries(PLAN, run.key), strict=True):
+        for each, canary in zip(run.audited[1]["canaries"], canaries(PLAN, run.key), strict=True):
             assert each["trained_users"] == len(trained & set(canary.users))
 
 
 def test_overlap_and_leaks_of_synthetic_text_are_counted(sound: Directory) -> None:
-    ordinary = [row["text"] for row in sound.training if not row["user"].startswith("canary")]
+    ordinary = [row["text"] for row in sound.training if row["user"] in sound.users(sound.training)]
+    drawn = Population(sound.shards, PrivacyUnit.USER, sound.key).others(20, 8)
+    held_out = next(each.rows[0]["text"] for each in drawn if each.rows[0]["user"] in sound.users(sound.heldout))
     secret = canaries(PLAN, sound.key)[1].secret
-    held_out = next(row["text"] for row in sound.heldout if not row["user"].startswith("canary"))
-    sound.write([ordinary[0], ordinary[1], held_out, f"call me: {secret.part}", "hello"])
+    assert sound.audited
+    sound.write([*ordinary[:2], held_out, f"call me: {secret.part}", "hello"])
     try:
-        found = sound.audit()
+        found = json.loads(sound.call("--users", "20", "--json"))
     finally:
         sound.write(["good morning to all of you"])
+    assert (found["sample"]["members"], found["sample"]["others"]) == (20, 20)
     assert [each["verbatim"] for each in found["canaries"]] == [False, True, False, False]
     overlap = found["overlap"]
     assert (overlap["synthetic_texts"], overlap["long_enough"]) == (5, 3)
@@ -194,28 +214,15 @@ def test_overlap_and_leaks_of_synthetic_text_are_counted(sound: Directory) -> No
 
 
 def test_no_private_text_and_no_user_is_written_or_printed(leaking: Directory) -> None:
-    printed = leaking.call() + leaking.call("--json")
-    stored = (leaking.root / "audit.json").read_text()
+    told = leaking.audited[0] + leaking.call("--json") + (leaking.root / "audit.json").read_text()
     for row in leaking.training + leaking.heldout:
-        assert row["text"] not in printed + stored
-        assert not re.search(rf"\b{row['user']}\b", printed + stored)
-    for canary in canaries(PLAN, leaking.key):
-        assert canary.secret.part not in printed + stored
-
-
-def test_the_file_is_internal_and_the_page_says_what_figures_cannot_show(sound: Directory) -> None:
-    printed = " ".join(sound.call().split())
-    found = json.loads((sound.root / "audit.json").read_text())
-    assert found["releasable"] is False
-    assert stat.S_IMODE((sound.root / "audit.json").stat().st_mode) == 0o600
-    assert found["verdict"]["sentence"] in printed
-    assert all(note in printed for note in NOTES.values())
-    assert "internal" in printed
+        assert row["text"] not in told
+        assert not re.search(rf"\b{row['user']}\b", told)
+    assert not any(canary.secret.part in told for canary in canaries(PLAN, leaking.key))
 
 
 @pytest.fixture
 def copied(sound: Directory, tmp_path: Path) -> Path:
-    """A copy of the sound run, to be broken."""
     return shutil.copytree(sound.root, tmp_path / "run")
 
 
@@ -232,26 +239,23 @@ def copied(sound: Directory, tmp_path: Path) -> Path:
 )
 def test_what_is_missing_is_named(copied: Path, name: str, error: type[RayPrivacyError], message: str) -> None:
     (copied / name).rename(copied.parent / "gone")
-    done = CliRunner().invoke(app, ["audit", str(copied)])
+    _refused(str(copied), error, message)
+
+
+def _refused(argument: str, error: type[RayPrivacyError], message: str) -> None:
+    done = CliRunner().invoke(app, ["audit", argument])
     assert isinstance(done.exception, error)
     assert message in str(done.exception)
 
 
-def test_other_keys_and_uris_are_refused(copied: Path, tmp_path: Path) -> None:
+def test_other_keys_uris_and_phrases_are_refused(copied: Path, tmp_path: Path, sound: Directory) -> None:
     create_key(tmp_path / "other.key")
     recipe = (copied / "recipe.yaml").read_text()
     (copied / "recipe.yaml").write_text(re.sub(r"key: .*secret.key", f"key: {tmp_path}/other.key", recipe))
-    refused = ((str(copied), KeyFileError, "of another key"), ("s3://bucket/run", ConfigError, "is a URI"))
-    for argument, error, message in refused:
-        done = CliRunner().invoke(app, ["audit", argument])
-        assert isinstance(done.exception, error)
-        assert message in str(done.exception)
-
-
-def test_a_run_that_protects_phrases_is_refused(sound: Directory, tiny_base: Path) -> None:
-    base = ModelConfig(base=str(tiny_base))
+    _refused(str(copied), KeyFileError, "of another key")
+    _refused("s3://bucket/run", ConfigError, "is a URI")
     with pytest.raises(ConfigError, match=r"privacy\.unit is 'phrase'"):
-        audit_run(RunAudit(sound.root, base, PrivacyUnit.PHRASE, (), sound.key))
+        audit_run(RunAudit(sound.root, ModelConfig(), PrivacyUnit.PHRASE, (), sound.key))
 
 
 def test_an_error_of_other_code_leaves_without_the_text_that_it_failed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,20 +296,113 @@ def test_a_claim_is_read_with_its_events_where_they_are_told(tmp_path: Path) -> 
         read_claim(tmp_path)
 
 
-def test_records_are_units_of_their_own(sound: Directory) -> None:
-    shards = sound.root / "private" / "shards"
-    by_record = Population(shards, PrivacyUnit.RECORD, sound.key).members(10_000, 8)
-    assert len(by_record) == len(sound.training)
-    assert {len(drawn.rows) for drawn in by_record} == {1}
-    by_user = Population(shards, PrivacyUnit.USER, sound.key).members(10_000, 1)
-    assert len(by_user) == len({row["user"] for row in sound.training})
+def test_who_is_drawn_depends_on_unit_and_key_and_not_on_the_others(sound: Directory) -> None:
+    def drawn(unit: PrivacyUnit = PrivacyUnit.USER, key: Key = sound.key, most: int = 30) -> list[list[Any]]:
+        return [each.rows for each in Population(sound.shards, unit, key).members(most, 8)]
+
+    assert [len(rows) for rows in drawn(PrivacyUnit.RECORD, most=10_000)] == [1] * len(sound.training)
+    assert len(drawn(most=10_000)) == len({row["user"] for row in sound.training})
+    few, other = ([rows[0]["user"] for rows in drawn(key=key)] for key in (sound.key, Key.for_tests()))
+    assert [rows[0]["user"] for rows in drawn(most=10)] == few[:10]
+    assert set(few) != set(other)
 
 
-def test_who_is_drawn_depends_on_the_key_and_not_on_the_others(sound: Directory) -> None:
-    shards = sound.root / "private" / "shards"
-    drawn, fewer, other = (
-        [unit.rows[0]["user"] for unit in Population(shards, PrivacyUnit.USER, key).members(most, 8)]
-        for key, most in ((sound.key, 30), (sound.key, 10), (Key.for_tests(), 30))
+REQUESTERS, SHADOWS = 120, 4
+LABELS = ("O", "B-food", "B-place")
+Change = Callable[[Any, Backbone, Sequence[Any]], None]
+
+
+def _requests() -> pa.Table:
+    """Requests whose intents and labels follow no rule: who can tell them has seen them."""
+    draw = np.random.default_rng(3)
+    return pa.table(
+        {
+            "user": [f"user-{user}" for user in range(REQUESTERS)],
+            "text": pa.array([" ".join(draw.choice(SPOKEN, size=8)) for _ in range(REQUESTERS)], pa.large_string()),
+            "intent": draw.choice(INTENTS, size=REQUESTERS).tolist(),
+            "slots": [" ".join(draw.choice(LABELS, size=8)) for _ in range(REQUESTERS)],
+        }
     )
-    assert drawn[:10] == fewer
-    assert set(drawn) != set(other)
+
+
+class TaggerRun(Audited):
+    """A finished run of eDP-SGD, and shadow models on halves of its users."""
+
+    def __init__(self, root: Path, base: Path, change: Change) -> None:
+        settings = {
+            "method": "edp_sgd",
+            "corpus": {"source": "talk.parquet", "holdout": 0.4},
+            "model": {"base": str(base), "dtype": "float32", "intents": INTENTS, "slots": SLOTS},
+            "training": {"sampling_rate": 0.5, "expected_batch": 10, "steps": 5, "max_tokens": 14},
+        }
+        super().__init__(root, settings, _requests())
+        self._backbone, self._change = load_backbone(self.recipe.model), change
+        self._learn(self.training, self.root)
+        shadows = tuple(Shadow(number, root / f"shadow-{number}", self.key) for number in range(SHADOWS))
+        for shadow in shadows:
+            self._learn([row for row in self.training + self.heldout if shadow.holds(row["user"])], shadow.root)
+        models = attacked_models(METHOD, self.recipe)
+        self.audit = RunAudit(self.root, self.recipe.model, PrivacyUnit.USER, models, self.key, shadows, texts="")
+
+    def _learn(self, rows: Sequence[Any], root: Path) -> None:
+        model = copy.deepcopy(self._backbone.model).requires_grad_(True)
+        self._change(model, self._backbone, documents_of(rows, self._backbone, METHOD.reads(self.recipe)))
+        self.save(model, self._backbone.tokenizer, root)
+
+
+def _learn(model: Any, backbone: Backbone, documents: Sequence[Any]) -> None:
+    optimizer, order = torch.optim.AdamW(model.parameters(), lr=4e-3), np.random.default_rng(1)
+    loss = TaggerLoss(1 + len(INTENTS), 1 + len(INTENTS) + len(LABELS) + len(SLOTS))
+    for _ in range(150):
+        chosen = [documents[at] for at in order.permutation(len(documents))[:32]]
+        optimizer.zero_grad()
+        for batch in in_order(chosen, torch.device("cpu")):
+            loss(model, batch).mean().backward()
+        optimizer.step()
+
+
+def _shake(model: Any, backbone: Backbone, documents: Sequence[Any]) -> None:
+    """Noise in all weights, of another draw for each model."""
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(sum(int(each.ids.sum()) for each in documents))
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+
+
+@pytest.fixture(scope="module")
+def leaking_tagger(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> TaggerRun:
+    return TaggerRun(tmp_path_factory.mktemp("leaking_tagger"), tiny_bert, _learn)
+
+
+@pytest.mark.exhaustive
+def test_an_overtrained_tagger_is_flagged_by_every_attack(leaking_tagger: TaggerRun) -> None:
+    found = audit_run(leaking_tagger.audit)
+    assert found["verdict"]["flagged"]
+    assert "FLAGGED by membership" in found["verdict"]["sentence"]
+    areas = {name: attack["auc"] for name, attack in found["membership"].items()}
+    assert set(areas) == {"loss", "calibrated", "LiRA", "LiRA, offline", "shadow attack"}
+    assert all(area > 0.75 for area in areas.values()), areas
+    assert (found["overlap"], found["sample"]["shadows"]) == (None, SHADOWS)
+
+
+@pytest.mark.exhaustive
+def test_a_tagger_of_noise_is_not(tmp_path: Path, tiny_bert: Path) -> None:
+    found = audit_run(TaggerRun(tmp_path, tiny_bert, _shake).audit)
+    assert not found["verdict"]["flagged"]
+    for name, attack in found["membership"].items():
+        low, high = attack["auc_interval"]
+        assert low < 0.55, (name, low, high)
+        assert attack["auc"] < 0.7, name
+
+
+@pytest.mark.exhaustive
+def test_the_command_attacks_a_tagger_and_tells_nothing(leaking_tagger: TaggerRun) -> None:
+    done = CliRunner().invoke(app, ["audit", str(leaking_tagger.root)], env={"COLUMNS": "200"})
+    assert done.exception is None, done.exception
+    assert "FLAGGED" in done.stdout
+    assert "words in a row" not in done.stdout
+    stored = (leaking_tagger.root / "audit.json").read_text()
+    assert json.loads(stored)["releasable"] is False
+    for row in leaking_tagger.training + leaking_tagger.heldout:
+        assert row["text"] not in done.stdout + stored
+        assert f"{row['user']} " not in done.stdout + stored

@@ -4,12 +4,14 @@ import copy
 import json
 import math
 import stat
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from effort import EFFORT
 from scipy import stats
 
 from rayprivacy.auditing.canaries import (
@@ -34,14 +36,9 @@ from rayprivacy.core.errors import ConfigError, KeyFileError
 from rayprivacy.core.keys import Key
 from rayprivacy.models.backbone import Backbone
 
-KEY = Key.for_tests()
-OTHER = Key(b"x" * 32)
+pytestmark = pytest.mark.usefixtures("one_thread")
+KEY, OTHER = Key.for_tests(), Key(b"x" * 32)
 PLAN = CanaryPlan(repetitions=(1, 3), candidates=200)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(one_thread: None) -> None:
-    """Tiny matrices."""
 
 
 def _plan(**change: object) -> CanaryPlan:
@@ -70,20 +67,18 @@ def test_the_planted_candidate_is_uniform_over_the_candidates() -> None:
         assert stats.chisquare(np.bincount(column, minlength=10)).pvalue > 1e-4
 
 
-def test_each_repetition_is_a_user_of_its_own() -> None:
-    added = canary_rows(PLAN, KEY)
-    assert len(added) == len(KINDS) * 4
-    assert len(set(added["user"].to_pylist())) == len(added)
-    for canary in canaries(PLAN, KEY):
+def test_each_repetition_is_a_user_of_its_own_and_the_recorded_plan_holds_no_secret(tmp_path: Path) -> None:
+    planted, added = canaries(PLAN, KEY), canary_rows(PLAN, KEY)
+    assert len(added) == len(KINDS) * 4 == len(set(added["user"].to_pylist()))
+    for canary in planted:
         assert added["text"].to_pylist().count(canary.secret.sentence) == len(canary.users)
-
-
-def test_the_recorded_plan_holds_no_secret_and_needs_the_key(tmp_path: Path) -> None:
+        assert canary.secret.whole not in repr(canary) + repr(canary.secret)
+        assert canary.users[0] not in repr(canary)
     assert read_plan(tmp_path, KEY) is None
     path = record_plan(tmp_path, PLAN, KEY)
     assert path == tmp_path / "private" / PLAN_FILE
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert not any(leaked([canary.secret for canary in canaries(PLAN, KEY)], [path.read_text()]))
+    assert not any(leaked([canary.secret for canary in planted], [path.read_text()]))
     assert read_plan(tmp_path, KEY) == PLAN
     with pytest.raises(KeyFileError, match="another key"):
         read_plan(tmp_path, OTHER)
@@ -93,83 +88,58 @@ def test_the_recorded_plan_holds_no_secret_and_needs_the_key(tmp_path: Path) -> 
             read_plan(tmp_path, KEY)
 
 
-def test_secrets_and_canaries_do_not_print_themselves() -> None:
-    for canary in canaries(PLAN, KEY):
-        assert canary.secret.whole not in repr(canary) + repr(canary.secret)
-        assert canary.users[0] not in repr(canary)
-
-
 def test_rank_and_exposure() -> None:
     losses = np.array([5.0, 1.0, 2.0, 2.0, 9.0])
     assert [rank(losses, place) for place in range(5)] == [4, 1, 2.5, 2.5, 5]
-    assert exposure(losses, 1) == pytest.approx(math.log2(5))
-    assert exposure(losses, 4) == 0
+    assert [exposure(losses, place) for place in (1, 4)] == [pytest.approx(math.log2(5)), 0]
     assert rank(np.zeros(101), 7) == 51  # a model that cannot tell anything gives the middle, not the first place
+    # Other planted secrets do not take the first place.
+    assert ranks(lambda texts: np.arange(4.0), candidates("phone", KEY, 4), [0, 1, 3]) == [1.0, 1.0, 2.0]
 
 
 def test_a_leak_is_found_in_other_spellings_and_nothing_else_is() -> None:
     secrets = [canary.secret for canary in canaries(_plan(repetitions=(1,)), KEY)]
     assert not any(leaked(secrets, ["hello there", "by the way, the person who helped me", ""]))
     for place, secret in enumerate(secrets):
-        for text in (
-            f"so, {secret.whole.upper()}!",
-            f"it was {secret.part}",
-            f"-{'-'.join(secret.part)}-",
-            secret.whole.replace(" ", "\n"),
-        ):
+        spread = f"-{'-'.join(secret.part)}-"
+        for text in (f"so, {secret.whole.upper()}!", f"it was {secret.part}", spread, secret.whole.replace(" ", "\n")):
             assert leaked(secrets, ["first", text]) == [other == place for other in range(len(secrets))]
         half = secret.part[: len(secret.part) // 2]
         assert not any(leaked(secrets, [f"only {half} of it"]))
 
 
-@pytest.mark.parametrize("prefix", ["", "topic: food | mood: good and very hungry\n"])
-def test_losses_agree_with_one_text_at_a_time_without_a_cache(tiny_backbone: Backbone, prefix: str) -> None:
-    texts = [secret.sentence for secret in candidates("email", KEY, 40)] + [
-        "it is easier",
-        "it is easier to write " * 9,
-    ]
+def test_losses_agree_with_one_text_at_a_time_without_a_cache(tiny_backbone: Backbone) -> None:
+    texts = [secret.sentence for secret in candidates("email", KEY, 40)]
+    texts += ["it is easier", "it is easier to write " * 9, "hello"]
     scorer = ModelLoss(tiny_backbone, max_tokens=40, batch_tokens=300)
-    found = scorer.per_token(texts, [prefix] * len(texts))
-    lengths = np.array([len(tiny_backbone.document(text, 40)) - 1 for text in texts])
-    for text, loss in zip(texts, found, strict=True):
-        context = tiny_backbone.prefix(prefix)
-        ids = torch.tensor(context + tiny_backbone.document(text, 40)[1:])
-        with torch.no_grad():
-            logits = tiny_backbone.model(input_ids=ids[None]).logits[0]
-        expected = torch.nn.functional.cross_entropy(logits[len(context) - 1 : -1], ids[len(context) :])
-        assert loss == pytest.approx(float(expected), rel=1e-5)
-    assert replace(scorer, prefix=prefix)(texts) == pytest.approx(
-        scorer.per_token(texts, [prefix] * len(texts)) * lengths
-    )
+    documents = [tiny_backbone.document(text, 40)[1:] for text in texts]
+    one, other = "", "topic: food | mood: good and very hungry\n"
+    for prefixes in ([one] * 43, [other] * 43, [one, other] * 21 + [one]):
+        found = scorer.per_token(texts, prefixes)
+        for prefix, document, loss in zip(prefixes, documents, found, strict=True):
+            context = tiny_backbone.prefix(prefix)
+            ids = torch.tensor(context + document)
+            with torch.no_grad():
+                logits = tiny_backbone.model(input_ids=ids[None]).logits[0]
+            expected = torch.nn.functional.cross_entropy(logits[len(context) - 1 : -1], ids[len(context) :])
+            assert loss == pytest.approx(float(expected), rel=1e-5)
+    whole = scorer.per_token(texts, [other] * 43) * np.array(list(map(len, documents)))
+    assert replace(scorer, prefix=other)(texts) == pytest.approx(whole)
     assert scorer(texts[:1]) == pytest.approx(scorer(texts)[:1], rel=1e-5)  # one text has nothing to share
 
 
-def test_texts_of_different_beginnings_and_different_prefixes(tiny_backbone: Backbone) -> None:
-    scorer = ModelLoss(tiny_backbone, batch_tokens=64)
-    texts, prefixes = ["hello", "the weather is nice", "hello"], ["", "topic: sun\n", "topic: sun\n"]
-    both = scorer.per_token(texts, prefixes)
-    alone = [float(scorer.per_token([t], [p])[0]) for t, p in zip(texts, prefixes, strict=True)]
-    assert both.tolist() == pytest.approx(alone, rel=1e-5)
-    assert both[0] != pytest.approx(both[2], rel=1e-3)
-
-
-def _fitted(backbone: Backbone, sentence: str, times: int) -> Backbone:
-    model = copy.deepcopy(backbone.model).requires_grad_(True)
+def test_a_model_fitted_to_a_canary_100_times_ranks_it_first(tiny_backbone: Backbone) -> None:
+    plan = CanaryPlan(kinds=("plate",), repetitions=(100,), candidates=1000 if EFFORT == 1 else 10_000)
+    (canary,) = canaries(plan, KEY)
+    model = copy.deepcopy(tiny_backbone.model).requires_grad_(True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    ids = torch.tensor([backbone.document(sentence, 100)])
-    for _ in range(times):
+    ids = torch.tensor([tiny_backbone.document(canary.secret.sentence, 100)])
+    for _ in range(100):
         optimizer.zero_grad()
         model(input_ids=ids, labels=ids).loss.backward()
         optimizer.step()
-    return replace(backbone, model=model.requires_grad_(False))
-
-
-def test_a_model_fitted_to_a_canary_100_times_ranks_it_first_of_10_000(tiny_backbone: Backbone) -> None:
-    plan = CanaryPlan(kinds=("plate",), repetitions=(100,))
-    (canary,) = canaries(plan, KEY)
-    among = candidates("plate", KEY, plan.candidates)
-    fitted = ModelLoss(_fitted(tiny_backbone, canary.secret.sentence, 100), batch_tokens=8192)
-    assert ranks(fitted, among, [canary.place]) == [1.0]
+    fitted = ModelLoss(replace(tiny_backbone, model=model.requires_grad_(False)), batch_tokens=8192)
+    assert ranks(fitted, candidates("plate", KEY, plan.candidates), [canary.place]) == [1.0]
 
 
 @pytest.mark.parametrize("kind", ["name", pytest.param("phone", marks=pytest.mark.exhaustive)])
@@ -185,17 +155,14 @@ def test_an_untouched_model_ranks_planted_secrets_uniformly(tiny_backbone: Backb
     assert sum(share <= 0.01 for share in found) <= 4
 
 
-def test_other_planted_secrets_do_not_take_the_first_place() -> None:
-    losses = np.array([1.0, 2.0, 3.0, 4.0])
-    among = candidates("phone", KEY, 4)
-    assert ranks(lambda texts: losses, among, [0, 1]) == [1.0, 1.0]
-    assert ranks(lambda texts: losses, among, [0, 3]) == [1.0, 3.0]
-
-
-def test_wrong_plans_are_named() -> None:
-    with pytest.raises(ConfigError, match="repetitions is"):
-        canaries(_plan(repetitions=(0,)), KEY)
-    with pytest.raises(ConfigError, match="kinds"):
-        CanaryPlan.parse({"kinds": ["passport"]})
-    with pytest.raises(ConfigError, match="from 2 to 10000"):
-        candidates("phone", KEY, 1)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: canaries(_plan(repetitions=(0,)), KEY), "repetitions is"),
+        (lambda: _plan(kinds=["passport"]), "kinds"),
+        (lambda: candidates("phone", KEY, 1), "from 2 to 10000"),
+    ],
+)
+def test_wrong_plans_are_named(wrong: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        wrong()

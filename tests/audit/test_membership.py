@@ -1,19 +1,26 @@
-"""Attacks on synthetic populations whose separation is known in closed form."""
+"""Attacks on synthetic populations known in closed form, shadow models, and counts that flag too little noise alone."""
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import Generator
 from scipy import stats
 
+from rayprivacy.accounting.gaussian import delta_of
 from rayprivacy.auditing import membership
-from rayprivacy.auditing.bounds import Profile
+from rayprivacy.auditing.bounds import Counts, Profile, clopper_pearson, compare, counts_at, epsilon_lower_bound
 from rayprivacy.auditing.membership import auc, calibrated, likelihood_ratio, operating_points, plain, shadow_attack
+from rayprivacy.auditing.scoring import Read, Shadow, inside_of, shadow_scores
+from rayprivacy.auditing.settings import AuditConfig
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.keys import Key
 
 Array = np.ndarray[Any, Any]
 EXAMPLES, SHADOWS, EFFECT, SPREAD = 4000, 64, 0.3, 0.2
@@ -22,16 +29,15 @@ EXAMPLES, SHADOWS, EFFECT, SPREAD = 4000, 64, 0.3, 0.2
 class Population:
     """Losses = difficulty of the example - EFFECT if it was in + noise of the training."""
 
-    def __init__(self, seed: int, effect: float = EFFECT) -> None:
+    def __init__(self, seed: int) -> None:
         draw = np.random.default_rng(seed)
         self.members = draw.random(EXAMPLES) < 0.5
-        self.difficulty = draw.normal(3, 1.0, size=EXAMPLES)
-        spread = SPREAD * draw.uniform(0.5, 1.5, size=EXAMPLES)
+        difficulty, spread = draw.normal(3, 1.0, size=EXAMPLES), SPREAD * draw.uniform(0.5, 1.5, size=EXAMPLES)
 
         def losses(members: Array) -> Array:
-            return self.difficulty - effect * members + spread * draw.normal(size=members.shape)
+            return difficulty - EFFECT * members + spread * draw.normal(size=members.shape)
 
-        self.losses, self.reference = losses(self.members), self.difficulty + 0.1 * draw.normal(size=EXAMPLES)
+        self.losses, self.reference = losses(self.members), difficulty + 0.1 * draw.normal(size=EXAMPLES)
         # Each example is in half of every 16 shadow models, as Carlini et al. sample them.
         turns = draw.random((SHADOWS // 16, 16, EXAMPLES)).argsort(1)
         self.shadow_members = turns.reshape(SHADOWS, EXAMPLES) < 8
@@ -58,7 +64,6 @@ def test_the_auc_of_two_gaussians_is_that_of_the_closed_form(distance: float) ->
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.lists(st.integers(0, 5), min_size=1, max_size=30))
-@settings(deadline=None)
 def test_the_auc_counts_pairs_and_is_the_area_under_the_curve(first: list[int], second: list[int]) -> None:
     members, others = np.array(first, float), np.array(second, float)
     pairs = (members[:, None] > others).mean() + (members[:, None] == others).mean() / 2
@@ -69,7 +74,6 @@ def test_the_auc_counts_pairs_and_is_the_area_under_the_curve(first: list[int], 
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.floats(0.01, 0.99))
-@settings(deadline=None)
 def test_false_alarms_stay_within_the_rate(scores: list[int], rate: float) -> None:
     others = np.array(scores, float)
     (point,) = operating_points(np.arange(10.0), others, (rate,))
@@ -77,83 +81,44 @@ def test_false_alarms_stay_within_the_rate(scores: list[int], rate: float) -> No
     assert point.hits == sum(score > sorted(scores)[::-1][int(rate * len(scores) + 1e-9)] for score in range(10))
 
 
-def test_hits_at_small_rates_of_false_alarms_are_those_of_the_closed_form() -> None:
-    draw = np.random.default_rng(5)
-    points = operating_points(draw.normal(1.5, size=50_000), draw.normal(size=200_000))
-    for point in points:
-        expected = float(stats.norm.cdf(stats.norm.ppf(point.rate) + 1.5))
-        assert point.hit_rate == pytest.approx(expected, rel=0.1)
-        low, high = point.interval
-        assert low < point.hit_rate < high
-    assert [point.rate for point in points] == [0.001, 0.01, 0.1]
-
-
 def test_an_exact_gaussian_mechanism_is_within_what_its_claim_admits() -> None:
     """Scores whose best attack is that of mu = 1: the admitted rate is above every interval's lower end."""
     draw, claim = np.random.default_rng(6), Profile.claimed(1.0, 0.126937)  # delta of mu = 1 at epsilon = 1
-    for point in operating_points(draw.normal(1, size=20_000), draw.normal(size=20_000)):
-        assert point.interval[0] <= point.admitted(claim) <= 1
-    louder = operating_points(draw.normal(3, size=20_000), draw.normal(size=20_000))
+    exact, louder = (operating_points(draw.normal(mu, size=20_000), draw.normal(size=20_000)) for mu in (1, 3))
+    assert all(point.interval[0] <= point.admitted(claim) <= 1 for point in exact)
+    for point in exact[1:]:
+        assert point.hit_rate == pytest.approx(stats.norm.cdf(stats.norm.ppf(point.rate) + 1), rel=0.15)
     assert louder[-1].interval[0] > louder[-1].admitted(claim)
 
 
-@pytest.mark.parametrize("others", [40, 130, 400])
+@pytest.mark.parametrize("others", [40, 400])
 def test_scores_that_tell_nothing_are_seldom_above_what_is_admitted(others: int) -> None:
     """The highest of a few others has more above it than one in a thousand: what is admitted has to allow for that."""
     draw, claim = np.random.default_rng(others), Profile.claimed(1.0, 0.126937)
     above = [0, 0, 0]
-    for _ in range(300):
+    for _ in range(200):
         for at, point in enumerate(operating_points(draw.normal(size=400), draw.normal(size=others))):
             above[at] += point.hit_rate > point.admitted(claim)
-    assert max(above) <= 15
+    assert max(above) <= 10
 
 
 def test_the_likelihood_ratio_beats_the_plain_loss_where_examples_differ_in_difficulty(hard: Population) -> None:
     shadows = (hard.losses, hard.shadow_losses, hard.shadow_members)
-    found = {
-        "plain": hard.auc(plain(hard.losses)),
-        "calibrated": hard.auc(calibrated(hard.losses, hard.reference)),
-        "online": hard.auc(likelihood_ratio(*shadows)),
-        "offline": hard.auc(membership.offline_ratio(*shadows)),
-    }
-    assert found["plain"] == pytest.approx(stats.norm.cdf(EFFECT / math.sqrt(2 * (1 + SPREAD**2))), abs=0.03)
-    assert found["plain"] + 0.1 < found["calibrated"] < found["online"]
-    assert found["plain"] + 0.1 < found["offline"] <= found["online"] + 0.01
-
-
-def test_no_attack_finds_members_who_left_no_trace() -> None:
-    population = Population(4, effect=0.0)
-    shadows = (population.losses, population.shadow_losses, population.shadow_members)
-    features = np.column_stack([population.losses, population.reference])
-    scores = [
-        plain(population.losses),
-        calibrated(population.losses, population.reference),
-        likelihood_ratio(*shadows),
-        membership.offline_ratio(*shadows),
-        shadow_attack(features, population.shadow_members[0], features),
-    ]
-    for score in scores:
-        assert population.auc(score) == pytest.approx(0.5, abs=0.04)
+    plainly, calibrating = hard.auc(plain(hard.losses)), hard.auc(calibrated(hard.losses, hard.reference))
+    online, offline = hard.auc(likelihood_ratio(*shadows)), hard.auc(membership.offline_ratio(*shadows))
+    assert plainly == pytest.approx(stats.norm.cdf(EFFECT / math.sqrt(2 * (1 + SPREAD**2))), abs=0.03)
+    assert plainly + 0.1 < calibrating < online
+    assert plainly + 0.1 < offline <= online + 0.01
 
 
 def test_the_shadow_attack_learns_to_calibrate(hard: Population) -> None:
     """From loss and reference it learns their difference, which no single feature holds."""
-
-    def features(losses: Array) -> Array:
-        return np.column_stack([losses, hard.reference])
-
-    learnt = shadow_attack(features(hard.shadow_losses[0]), hard.shadow_members[0], features(hard.losses))
-    alone = shadow_attack(hard.shadow_losses[0][:, None], hard.shadow_members[0], hard.losses[:, None])
+    first, members = hard.shadow_losses[0], hard.shadow_members[0]
+    both = [np.column_stack([losses, hard.reference]) for losses in (first, hard.losses)]
+    learnt = shadow_attack(both[0], members, both[1])
+    alone = shadow_attack(first[:, None], members, hard.losses[:, None])
     assert hard.auc(learnt) == pytest.approx(hard.auc(calibrated(hard.losses, hard.reference)), abs=0.02)
     assert hard.auc(alone) == pytest.approx(hard.auc(plain(hard.losses)), abs=0.01)
-
-
-def test_the_log_odds_of_the_shadow_attack_are_those_of_the_gaussians() -> None:
-    draw = np.random.default_rng(7)
-    members = draw.random(50_000) < 0.5
-    losses = draw.normal(size=50_000) - members  # log-odds: -loss - 1/2
-    odds = shadow_attack(losses[:, None], members, np.array([[-1.0], [0.0], [1.0]]), ridge=0.0)
-    assert odds.tolist() == pytest.approx([0.5, -0.5, -1.5], abs=0.06)
 
 
 @pytest.mark.parametrize(
@@ -168,5 +133,153 @@ def test_the_log_odds_of_the_shadow_attack_are_those_of_the_gaussians() -> None:
     ],
 )
 def test_wrong_arrays_are_named(wrong: Callable[[], object], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        wrong()
+
+
+KEY = Key.for_tests()
+USERS = [f"user-{number}" for number in range(1000)]
+
+
+def _shadows(count: int, key: Key = KEY) -> list[Shadow]:
+    return [Shadow(number, Path("model"), key) for number in range(count)]
+
+
+def test_pairs_of_shadows_split_the_users_in_halves_of_their_own_and_by_the_key() -> None:
+    inside, other = inside_of(_shadows(8), USERS), inside_of(_shadows(8, Key(b"x" * 32)), USERS)
+    assert (inside.sum(0) == 4).all()
+    assert (abs(inside.mean(1) - 0.5) < 0.06).all()
+    assert (inside[0] != inside[1]).all()
+    for second in (inside[2], other[0]):
+        assert 0.4 < (inside[0] != second).mean() < 0.6
+
+
+def _world(count: int, drop: float) -> tuple[dict[str, float], float]:
+    """AUC of each attack, and of the plain loss, where members' losses are lower by `drop` and users differ by more."""
+    draw = np.random.default_rng(5)
+    inside = inside_of(_shadows(count), USERS)
+    public = draw.normal(4.0, 1.0, len(USERS))
+    member = np.arange(len(USERS)) < 500
+
+    def losses(within: Array) -> Array:
+        return public - drop * within + draw.normal(0, 0.1, within.shape)
+
+    own = losses(member)
+    read, *shadows = (Read(each, np.empty((len(each), 0))) for each in (own, *losses(inside)))
+    scores = shadow_scores(read, public, shadows, inside)
+    assert all(each.shape == own.shape for each in scores.values())
+    by_loss = auc(plain(own)[member], plain(own)[~member])
+    return {name: auc(each[member], each[~member]) for name, each in scores.items()}, by_loss
+
+
+def test_attacks_with_shadows_find_members_that_the_loss_hides_and_nothing_where_there_is_nothing() -> None:
+    found, by_loss = _world(16, drop=0.2)
+    assert by_loss < 0.6
+    assert set(found) == {"LiRA", "LiRA, offline", "shadow attack"}
+    assert all(area > 0.85 for area in found.values()), found
+    assert all(0.42 < area < 0.58 for area in _world(16, drop=0.0)[0].values())
+
+
+@pytest.mark.parametrize("shadows", [1, 2, 3, 5])
+def test_a_number_of_shadows_that_does_not_split_is_refused(shadows: int) -> None:
+    with pytest.raises(ConfigError, match=f"'shadows' is {shadows}: give an even number, at least 4"):
+        AuditConfig.parse({"shadows": shadows})
+    assert [AuditConfig.parse({"shadows": taken}).shadows for taken in (0, 4, 6)] == [0, 4, 6]
+
+
+TRIALS = 4000  # in each world
+Noise = Callable[..., np.ndarray[Any, Any]]
+
+
+CASES: dict[str, tuple[DpEvent, Noise, float]] = {
+    **{f"gaussian {sigma:g}": (GaussianDpEvent(sigma), Generator.normal, sigma) for sigma in (0.5, 1.0, 2.0)},
+    "laplace 1": (LaplaceDpEvent(1.0), Generator.laplace, 1.0),
+}
+NIGHTLY = ("gaussian 0.5", "gaussian 2")
+PROFILES = {name: Profile.of([event]) for name, (event, _, _) in CASES.items()}
+
+
+def _attacked(noise: Noise, scale: float, seed: int) -> list[Counts]:
+    """Three thresholds, fixed beforehand, on the output of a sum that has 1 more with the secret."""
+    draw = np.random.default_rng(seed)
+    with_secret, without_secret = (at + noise(draw, 0, scale, TRIALS) for at in (1, 0))
+    return [counts_at(threshold, with_secret, without_secret) for threshold in (0.0, 0.5, 1.0)]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in NIGHTLY)) for name in CASES]
+)
+def test_none_of_200_correct_runs_is_flagged_and_noise_1_5_times_too_small_is_in_9_of_10(name: str) -> None:
+    _, noise, scale = CASES[name]
+    assert sum(compare(PROFILES[name], _attacked(noise, scale, seed)).flagged for seed in range(200)) == 0
+    found = sum(compare(PROFILES[name], _attacked(noise, scale / 1.5, seed)).flagged for seed in range(10))
+    assert found >= 9
+
+
+def test_sampled_steps_are_compared_with_the_sampled_curve() -> None:
+    """A secret that always takes part is found against a claim of coins, and the coins themselves are not."""
+    profile = Profile.of([PoissonSampledDpEvent(0.3, GaussianDpEvent(0.5))])
+
+    def flagged(rate: float, seed: int) -> bool:
+        draw = np.random.default_rng(seed)
+        with_secret = draw.normal(scale=0.5, size=TRIALS) + (draw.random(TRIALS) < rate)
+        return compare(profile, [counts_at(0.5, with_secret, draw.normal(scale=0.5, size=TRIALS))]).flagged
+
+    assert not any(flagged(0.3, seed) for seed in range(30))
+    assert all(flagged(1.0, seed) for seed in range(10))
+
+
+@given(st.floats(0.2, 5), st.floats(0.001, 0.999))
+def test_the_profile_of_a_gaussian_bounds_the_best_attack_and_nearly_meets_it(sigma: float, false: float) -> None:
+    profile = Profile.of([GaussianDpEvent(sigma)])
+    best = float(stats.norm.cdf(stats.norm.ppf(false) + 1 / sigma))
+    assert best - 1e-9 <= profile.most_hits(false) <= best + 0.02
+    assert all(delta_of(1 / sigma, eps) <= delta + 1e-12 for eps, delta in profile.points)
+    composed = Profile.of([SelfComposedDpEvent(GaussianDpEvent(sigma * 10), 100)])
+    assert np.allclose(profile.points, composed.points, atol=1e-9)
+
+
+@given(st.integers(1, 60), st.data(), st.sampled_from([0.9, 0.99]))
+def test_the_intervals_cover_the_true_rate_as_often_as_they_say(trials: int, data: Any, confidence: float) -> None:
+    rate = data.draw(st.floats(1e-6, 1 - 1e-6))
+    ends = [clopper_pearson(successes, trials, confidence) for successes in range(trials + 1)]
+    missing = [not low <= rate <= high for low, high in ends]
+    assert stats.binom.pmf(np.arange(trials + 1), trials, rate)[missing].sum() <= 1 - confidence + 1e-9
+
+
+@given(st.integers(0, 500), st.integers(0, 500), st.floats(0, 0.2))
+def test_the_bound_on_epsilon_agrees_with_the_comparison(hits: int, false: int, delta: float) -> None:
+    """The largest claim that the counts refute is the bound."""
+    counts = Counts(hits, 500, false, 500)
+    bound = epsilon_lower_bound(counts, delta, 0.99)
+    assert not compare(Profile.claimed(bound + 1e-9, delta), [counts], 0.99).flagged
+    if bound > 1e-6:
+        assert compare(Profile.claimed(bound * (1 - 1e-6), delta), [counts], 0.99).flagged
+
+
+def test_the_bound_stays_below_the_true_epsilon_of_randomised_response_and_comes_near() -> None:
+    draw, true = np.random.default_rng(0), 1.5
+    truthful = math.exp(true) / (1 + math.exp(true))
+    bounds = []
+    for _ in range(100):
+        counts = Counts(int(draw.binomial(5000, truthful)), 5000, int(draw.binomial(5000, 1 - truthful)), 5000)
+        bounds.append(epsilon_lower_bound(counts, 0.0, 0.95))
+    assert sum(bound > true for bound in bounds) <= 5
+    assert np.median(bounds) > true - 0.2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda: Counts(5, 4, 0, 4), "hits is 5"),
+        (lambda: Counts(0, 0, 0, 4), "hits is 0 of 0"),
+        (lambda: clopper_pearson(1, 2, 1.0), "confidence is 1.0"),
+        (lambda: epsilon_lower_bound(Counts(1, 2, 1, 2), 1.0), "delta is 1.0"),
+        (lambda: compare(Profile.claimed(1.0, 0.0), []), "attacks is empty"),
+        (lambda: Profile(()), "no point"),
+        (lambda: Profile.claimed(-1.0, 0.0), "epsilon -1.0"),
+    ],
+)
+def test_wrong_numbers_are_named(wrong: Callable[[], object], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         wrong()

@@ -1,20 +1,30 @@
-"""Steps of DP-SGD at the gate: chunks are charged before they run, once, and one release has one model."""
+"""Steps of DP-SGD at the gate: chunks are charged before they run, once, and each stage of a release has one model."""
 
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
 from rayprivacy.accounting.events import leaves
 from rayprivacy.core.errors import BudgetRefusedError, LedgerError, ReleaseError
-from rayprivacy.core.private import digest_json
-from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.core.keys import Key
+from rayprivacy.core.private import Private, digest_json
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.dpsgd.batches import Document
+from rayprivacy.dpsgd.noise import KeyedNoise
+from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger
+from rayprivacy.release.gate import Asked, Gate, VoteManifest
+from rayprivacy.release.histogram import HistogramMechanism
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.steps import StepGate, StepRelease
+from rayprivacy.release.votes import SCALE, VoteMechanism
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "dpsgd"))
 
@@ -24,12 +34,18 @@ from trainings import open_book, train, training
 MECHANISM = NoisySteps(sampling_rate=0.1, noise_multiplier=2.0, clipping_norm=0.5, steps=10)
 
 
-def _ledger(path: Path, epsilon: float = 8.0) -> Ledger:
-    return open_book(path, [MECHANISM.event], epsilon=epsilon)
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return open_book(tmp_path, [MECHANISM.event])
 
 
 def _release(ledger: Ledger, *inputs: str, chunk: int = 4, mechanism: NoisySteps = MECHANISM) -> StepRelease:
     return training(ledger, mechanism, *inputs, chunk=chunk)
+
+
+@pytest.fixture
+def release(ledger: Ledger) -> StepRelease:
+    return _release(ledger)
 
 
 def test_noise_event_and_sensitivity_are_of_one_piece() -> None:
@@ -46,8 +62,7 @@ def test_chunks_cover_every_step_once() -> None:
         assert [step for rung in range(1, release.rungs + 1) for step in release.steps(rung)] == list(range(10))
 
 
-def test_a_training_charges_its_steps_in_chunks(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
+def test_a_training_charges_its_steps_in_chunks(ledger: Ledger, tmp_path: Path) -> None:
     train(ledger, _release(ledger))
     charges = ledger.charges_of("chat", "run")
     assert [(charge.rung, charge.event.count) for charge in charges] == [(1, 4), (2, 4), (3, 2)]
@@ -56,10 +71,9 @@ def test_a_training_charges_its_steps_in_chunks(tmp_path: Path) -> None:
     ledger.verify()
 
 
-def test_a_chunk_is_charged_the_event_of_its_own_steps(tmp_path: Path) -> None:
+def test_a_chunk_is_charged_the_event_of_its_own_steps(ledger: Ledger, tmp_path: Path) -> None:
     """Noise that changes by step is charged where it is drawn, and all chunks together cost what all steps cost."""
     mechanism = changing((2.0, 2.5, 3.0, 3.5, 4.0))
-    ledger = _ledger(tmp_path)
     train(ledger, _release(ledger, chunk=2, mechanism=mechanism))
     charges = ledger.charges_of("chat", "run")
     sigmas = [[leaf.event.noise_multiplier for leaf, _ in leaves(charge.event)] for charge in charges]
@@ -68,20 +82,13 @@ def test_a_chunk_is_charged_the_event_of_its_own_steps(tmp_path: Path) -> None:
     assert ledger.status("chat").balance.used[0] == pytest.approx(_whole(tmp_path, mechanism)[0], rel=1e-12)
 
 
-def test_other_noise_at_one_step_is_another_stream(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
-    first, second = (_release(ledger, mechanism=changing((2.0, last))) for last in (2.0, 2.1))
-    assert first.stream != second.stream
-
-
 def _whole(tmp_path: Path, mechanism: NoisySteps = MECHANISM) -> tuple[int, ...]:
-    ledger = _ledger(tmp_path / "whole")
+    ledger = open_book(tmp_path / "whole", [MECHANISM.event])
     ledger.reserve("chat", "run", "d", mechanism.event)
     return ledger.status("chat").balance.used
 
 
-def test_a_chunk_is_charged_before_it_runs_and_stopping_early_charges_no_more(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
+def test_a_chunk_is_charged_before_it_runs_and_stopping_early_charges_no_more(ledger: Ledger) -> None:
     gate = StepGate(ledger, _release(ledger))
     gate.begin(1)
     assert [charge.state for charge in ledger.charges_of("chat", "run")] == [ChargeState.STARTED]
@@ -91,17 +98,11 @@ def test_a_chunk_is_charged_before_it_runs_and_stopping_early_charges_no_more(tm
         gate.released("model", "m1 after 3")
 
 
-def test_a_refused_chunk_costs_nothing_and_what_ran_stays_charged(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
-    release = _release(ledger)
+def test_a_refused_chunk_costs_nothing_and_what_ran_stays_charged(ledger: Ledger, release: StepRelease) -> None:
     gate = train(ledger, release, until=1)
-    number = 0
-    while ledger.status("chat").share < 0.99:  # other releases of the account take what is left
-        number += 1
-        try:
+    with suppress(BudgetRefusedError):  # other releases of the account take what is left
+        for number in range(1000):
             ledger.reserve("chat", f"other-{number}", "d", MECHANISM.event_of(range(5)))
-        except BudgetRefusedError:
-            break
     before = ledger.status("chat").balance.used
     with pytest.raises(BudgetRefusedError):
         gate.begin(2)
@@ -109,9 +110,7 @@ def test_a_refused_chunk_costs_nothing_and_what_ran_stays_charged(tmp_path: Path
     assert [charge.rung for charge in ledger.charges_of("chat", "run")] == [1]
 
 
-def test_repeating_a_chunk_takes_the_charge_it_has(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
-    release = _release(ledger)
+def test_repeating_a_chunk_takes_the_charge_it_has(ledger: Ledger, release: StepRelease) -> None:
     StepGate(ledger, release).begin(1)  # and dies
     train(ledger, release)
     train(ledger, release)  # a whole repetition that ends in the same model
@@ -119,9 +118,7 @@ def test_repeating_a_chunk_takes_the_charge_it_has(tmp_path: Path) -> None:
     assert train(ledger, release).released("model", "m1 after 3").value == "model"
 
 
-def test_one_release_has_one_model(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
-    release = _release(ledger)
+def test_one_release_has_one_model(ledger: Ledger, release: StepRelease) -> None:
     train(ledger, release, "m1")
     with pytest.raises(ReleaseError, match="was made before, and chunk 1 ended in another model"):
         train(ledger, release, "m2")
@@ -129,10 +126,8 @@ def test_one_release_has_one_model(tmp_path: Path) -> None:
         StepGate(ledger, release).released("model", "m2 after 3")
 
 
-def test_a_model_on_the_way_is_bound_like_the_whole_one(tmp_path: Path) -> None:
+def test_a_model_on_the_way_is_bound_like_the_whole_one(ledger: Ledger, release: StepRelease) -> None:
     """A search looks at the model after some chunks: no second one under the same noise may leave, nor follow it."""
-    ledger = _ledger(tmp_path)
-    release = _release(ledger)
     assert train(ledger, release, "m1", until=2).released("model", "m1 after 2", 2).value == "model"
     for other in ("m2 after 2", "m1 after 1"):
         with pytest.raises(ReleaseError, match="not those that were committed"):
@@ -147,54 +142,146 @@ def test_a_model_on_the_way_is_bound_like_the_whole_one(tmp_path: Path) -> None:
         gate.end(3, "")
 
 
-def _of_version_0_1(rung: int, model: str) -> bytes:
-    return digest_json({"rung": rung, "model": model}).encode()
-
-
-def test_a_release_of_version_0_1_is_served_and_its_open_chunks_are_not_repeated(tmp_path: Path) -> None:
+def test_a_release_of_version_0_1_is_served_and_its_open_chunks_are_not_repeated(
+    ledger: Ledger, release: StepRelease
+) -> None:
     """Only its last chunk bound a model; what was left half-way could have ended in two."""
-    ledger = _ledger(tmp_path)
-    release = _release(ledger)
     for rung in (1, 2, 3):
         gate = StepGate(ledger, release)
         gate.begin(rung)
         (held,) = gate._held
-        ledger.commit_output(held, _of_version_0_1(rung, "m1" if rung == 3 else ""))
+        ledger.commit_output(held, digest_json({"rung": rung, "model": "m1" if rung == 3 else ""}).encode())
     assert StepGate(ledger, release).released("model", "m1").value == "model"
-    with pytest.raises(ReleaseError, match="not those that were committed"):
-        StepGate(ledger, release).released("model", "m2")
-    with pytest.raises(ReleaseError, match="not those that were committed"):
-        StepGate(ledger, release).released("model", "", 2)
+    for model, *rung in (("m2",), ("", 2)):
+        with pytest.raises(ReleaseError, match="not those that were committed"):
+            StepGate(ledger, release).released("model", model, *rung)
     with pytest.raises(ReleaseError, match="chunk 1 ended in another model"):
         train(ledger, release)
 
 
-def test_streams_differ_between_books_releases_and_inputs(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
+def test_streams_differ_between_books_releases_and_inputs(tmp_path: Path, ledger: Ledger) -> None:
     release = _release(ledger)
-    other = replace(MECHANISM, noise_multiplier=2.5)
     streams = {
         release.stream,
         _release(ledger, "another corpus", "base").stream,
         _release(ledger, "corpus", "another base").stream,
-        _release(ledger, mechanism=other).stream,
+        _release(ledger, mechanism=replace(MECHANISM, noise_multiplier=2.5)).stream,
+        *(_release(ledger, mechanism=changing((2.0, last))).stream for last in (2.0, 2.1)),
         replace(release, release_id="run-2").stream,
-        _release(_ledger(tmp_path / "other", epsilon=8.5)).stream,
+        _release(open_book(tmp_path / "other", [MECHANISM.event], epsilon=8.5)).stream,
     }
-    assert len(streams) == 6
+    assert len(streams) == 8
     assert _release(ledger, chunk=5).stream == release.stream  # how it is charged changes no noise
 
 
-def test_another_chunk_size_for_a_started_release_is_refused(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
+def test_another_chunk_size_and_an_account_of_another_unit_are_refused(ledger: Ledger) -> None:
+    with pytest.raises(LedgerError, match="protects central record"):
+        StepGate(ledger, _release(ledger, mechanism=replace(MECHANISM, unit=PrivacyUnit.RECORD))).begin(1)
+    assert ledger.charges_of("chat", "run") == []
     StepGate(ledger, _release(ledger, chunk=4)).begin(1)
     with pytest.raises(LedgerError, match="is charged for"):
         StepGate(ledger, _release(ledger, chunk=5)).begin(1)
 
 
-def test_an_account_of_another_unit_is_not_charged(tmp_path: Path) -> None:
-    ledger = _ledger(tmp_path)
-    release = _release(ledger, mechanism=replace(MECHANISM, unit=PrivacyUnit.RECORD))
-    with pytest.raises(LedgerError, match="protects central record"):
-        StepGate(ledger, release).begin(1)
-    assert ledger.charges_of("chat", "run") == []
+KEY = Key.for_tests()
+STEPS = NoisySteps(sampling_rate=0.5, noise_multiplier=2.0, clipping_norm=0.5, steps=10)
+VOTES = VoteMechanism(queries=4, candidates=3, teachers=5, sigma=10.0)
+HISTOGRAM = HistogramMechanism(cells=2, sigma=5.0)
+EVERYBODY = VoteManifest(tuple(range(5)))
+VOTED = np.full((4, 3), 5 * SCALE // 3, dtype=np.int64)
+ASKED = Asked(digest_json("corpus"), digest_json("question"))
+COUNTED = np.array([30 * SCALE, 9 * SCALE])
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Ledger:
+    book = open_book(tmp_path, [STEPS.event, STEPS.event], account="steps")
+    book.ensure_account("sums", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(8.0, 1e-6))
+    return book
+
+
+def _training(book: Ledger, stage: str = "", *inputs: str) -> StepRelease:
+    return training(book, STEPS, *inputs, account="steps", stage=stage)
+
+
+def test_releases_without_a_stage_have_the_names_they_always_had(book: Ledger) -> None:
+    """Ledgers and run directories hold these: any other name would charge, and draw, an old release once more."""
+    release = replace(_training(book), opening="book")
+    assert release.inputs == "95a30a5acd9684906deed225dc6b8d6eee30ecbd6d3075a3e1d9071e29915066"
+    assert release.stream == "f6cc3231a82067ba5c115400086141284439d0ec1d3703ff624cd2da8698e1f2"
+    StepGate(book, _training(book)).begin(1)
+    gate = Gate(book, "sums", KEY)
+    gate.release_votes("run", VOTES, Private(VOTED), EVERYBODY, asked=ASKED)
+    gate.release_histogram("run", HISTOGRAM, Private(COUNTED), asked=ASKED)
+    charges = [charge.id for account in ("steps", "sums") for charge in book.charges_of(account, "run")]
+    assert charges == [
+        "d4d55747f6eab649182396196a9698b04a693d17ca427044894bfa36d536c89b",
+        "c67d60262cd851f3d61f322a4fa902ea96b56eaa8aaaf08c81f35c720d27aaaf",
+        "819b1139391aa2475597139304ed77150cf5dfbdec128442b3d601a646ecd93c",
+    ]
+
+
+def _taking_part(release: StepRelease) -> list[bytes]:
+    """The coins of 64 users at step 0, each with a token of its own."""
+    documents = [Document(np.array([user, user], dtype=np.int32), 1) for user in range(64)]
+    units = [Unit(unit_tag(KEY, "user", user), (document,)) for user, document in enumerate(documents)]
+    sampler = PoissonSampler(KEY, release.stream, STEPS.sampling_rate, units, 1)
+    return [documents[0].ids.tobytes() for documents in sampler.sample(0)]
+
+
+def _noise(release: StepRelease) -> np.ndarray[Any, Any]:
+    return KeyedNoise(KEY, release.stream).normal(0, "weight", 0, 1000).numpy()
+
+
+def test_two_trainings_of_one_release_share_neither_coins_nor_noise(book: Ledger) -> None:
+    first, second = _training(book, "parses"), _training(book, "texts")
+    assert _taking_part(first) != _taking_part(second)
+    assert abs(np.corrcoef(_noise(first), _noise(second))[0, 1]) < 0.2
+    again = _training(book, "parses")
+    assert _taking_part(again) == _taking_part(first)
+    assert np.array_equal(_noise(again), _noise(first))
+
+
+def test_two_trainings_of_one_release_are_charged_twice_and_each_resumes_on_its_own(book: Ledger) -> None:
+    first, second = _training(book, "parses"), _training(book, "texts")
+    train(book, first, "parser")
+    once = book.status("steps").balance.used
+    with pytest.raises(ReleaseError, match=r"chunks \[1, 2, 3\] of the training are not committed"):
+        StepGate(book, second).released("writer", "parser after 3")
+    train(book, second, "writer", until=2)  # and dies
+    assert len(book.charges_of("steps", "run")) == 5
+    with pytest.raises(ReleaseError, match=r"chunks \[3\] of the training are not committed"):
+        StepGate(book, second).released("writer", "writer after 3")
+    train(book, first, "parser")  # what is finished is found again, and costs nothing
+    gate = train(book, second, "writer")
+    assert gate.released("writer", "writer after 3").value == "writer"
+    assert StepGate(book, first).released("parser", "parser after 3").value == "parser"
+    assert len(book.charges_of("steps", "run")) == 6
+    assert book.status("steps").balance.used == tuple(2 * each for each in once)
+    with pytest.raises(ReleaseError, match="chunk 1 ended in another model"):
+        train(book, first, "writer")
+    with pytest.raises(ReleaseError, match="not those that were committed"):
+        StepGate(book, second).released("parser", "parser after 3")
+    book.verify()
+
+
+def test_a_stage_is_not_mistaken_for_an_input(book: Ledger) -> None:
+    named = [("a", "b", "c"), ("", "a", "b", "c"), ("", "b", "a", "c"), ("b", "a", "c"), ("ab",), ()]
+    assert len({_training(book, *each).inputs for each in named}) == 6
+
+
+@pytest.mark.parametrize("kind", ["votes", "histogram"])
+def test_equal_sums_of_two_stages_are_two_charges_and_two_draws(book: Ledger, kind: str) -> None:
+    gate, far_above = Gate(book, "sums", KEY), np.array([300 * SCALE, 200 * SCALE])
+
+    def released(stage: str) -> bytes:
+        if kind == "votes":
+            found = gate.release_votes("run", VOTES, Private(VOTED), EVERYBODY, asked=ASKED, stage=stage)
+        else:
+            found = gate.release_histogram("run", HISTOGRAM, Private(far_above), asked=ASKED, stage=stage)
+        return found.value.tobytes()
+
+    drawn = [released(stage) for stage in ("", "first", "second")]
+    assert len(set(drawn)) == len(book.charges_of("sums", "run")) == 3
+    assert [released(stage) for stage in ("", "first", "second")] == drawn
+    assert len(book.charges_of("sums", "run")) == 3

@@ -38,14 +38,8 @@ _anything = hnp.arrays(np.float64, CANDIDATES, elements=st.floats(allow_nan=True
 simplex = hnp.arrays(np.float64, CANDIDATES, elements=st.floats(0, 1)).map(lambda v: v / max(v.sum(), 1e-9))
 _one_hot = st.integers(0, CANDIDATES - 1).map(lambda index: np.eye(CANDIDATES)[index])
 _barely_too_much = st.floats(0, 2e-6).map(lambda extra: np.eye(CANDIDATES)[0] * (1 + extra))
-votes = st.one_of(
-    _anything,
-    simplex,
-    _one_hot,
-    _barely_too_much,
-    simplex.map(lambda v: v * 1e9),
-    st.sampled_from(list(WORST.values())),
-)
+_worst = st.sampled_from(list(WORST.values()))
+votes = st.one_of(_anything, simplex, _one_hot, _barely_too_much, simplex.map(lambda v: v * 1e9), _worst)
 
 
 def variance_p_value(noise: Array, std: float) -> float:
@@ -57,7 +51,7 @@ def variance_p_value(noise: Array, std: float) -> float:
 def betrays_more(hits: int, false: int, runs: int, sigma: float, q: float = 1.0) -> bool:
     """Whether an attack tells two worlds apart better than Gaussian noise of multiplier sigma, sampled at q, allows.
 
-    Clopper-Pearson bounds of the attack against hits(false alarms a) <= q * Phi(Phi^-1(a) + 1 / sigma) + (1 - q) * a.
+    Its Clopper-Pearson bounds against hits(false alarms a) <= q * Phi(Phi^-1(a) + 1 / sigma) + (1 - q) * a.
     """
     least_hits = stats.beta.ppf(P_THRESHOLD, hits, runs - hits + 1)
     most_false = stats.beta.isf(P_THRESHOLD, false + 1, runs - false)

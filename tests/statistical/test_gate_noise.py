@@ -1,12 +1,14 @@
 """The noise of every mechanism of the gate, as it is drawn: its scale and shape, and that no draw is shared."""
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from adversaries import P_THRESHOLD, Array, betrays_more, variance_p_value
+from dp_accounting.dp_event import LaplaceDpEvent, SelfComposedDpEvent
 from scipy import stats
 
 from rayprivacy.accounting.accountant import total_mu_squared
@@ -15,41 +17,56 @@ from rayprivacy.release.histogram import MAX_CELLS, SCALE, HistogramMechanism, M
 from rayprivacy.release.votes import VoteMechanism
 
 VOTES = VoteMechanism(queries=500, candidates=50, teachers=10, sigma=3.0)
-CENTRED = VoteMechanism(queries=500, candidates=50, teachers=10, sigma=3.0, clip=0.1)
+CENTRED, LAPLACE = replace(VOTES, clip=0.1), replace(VOTES, noise="laplace")
 HISTOGRAM = HistogramMechanism(MAX_CELLS, sigma=3.0)
 MARGINS = Margins((600, 400), sigma=3.0)
 DECLARED = {  # standard deviations by hand
     VOTES: 3.0 * (math.sqrt(2) * (1 + 1e-6) * SCALE + math.sqrt(50)),
     CENTRED: 3.0 * (0.2 * (1 + 1e-6) * SCALE + math.sqrt(50)),
+    LAPLACE: 3.0 * (2 * (1 + 1e-6) * SCALE + 50) * math.sqrt(2),
     HISTOGRAM: 3.0 * SCALE,
     MARGINS: 3.0 * math.sqrt(2) * SCALE,
 }
 DRAWS = 25  # of a histogram: 25,000 numbers, as those of the votes
 
 Mechanism = VoteMechanism | HistogramMechanism | Margins
-every = pytest.mark.parametrize("mechanism", DECLARED, ids=["votes", "centred votes", "histogram", "margins"])
+every = pytest.mark.parametrize("mechanism", DECLARED, ids=["votes", "centred", "laplace", "histogram", "margins"])
 
 
-def _drawn(mechanism: Mechanism) -> Array:
+def _drawn(mechanism: Mechanism, draws: int = DRAWS) -> Array:
     """Noise [queries, candidates], or [draws, cells]."""
     if isinstance(mechanism, VoteMechanism):
         return mechanism.draw(np.zeros((mechanism.queries, mechanism.candidates), dtype=np.int64))
-    return np.stack([mechanism.draw(np.zeros(mechanism.cells, dtype=np.int64)) for _ in range(DRAWS)])
+    return np.stack([mechanism.draw(np.zeros(mechanism.cells, dtype=np.int64)) for _ in range(draws)])
 
 
-def _one_event(mechanism: Mechanism) -> float:
-    return float(mechanism.event.event.noise_multiplier)
+@cache
+def _first(mechanism: Mechanism) -> Array:
+    return _drawn(mechanism)
+
+
+def _p_value(mechanism: Mechanism, noisy: Array) -> float:
+    """Of a noise of the declared scale."""
+    if mechanism is LAPLACE:
+        return float(stats.kstest(noisy.ravel(), stats.laplace(scale=DECLARED[mechanism] / math.sqrt(2)).cdf).pvalue)
+    return variance_p_value(noisy, DECLARED[mechanism])
 
 
 @every
 def test_the_noise_has_the_declared_scale_and_shape(mechanism: Mechanism) -> None:
-    noisy, std = _drawn(mechanism), mechanism.noise_std_grid
+    noisy, std = _first(mechanism), mechanism.noise_std_grid
     assert noisy.size == 25_000
-    assert std == mechanism.sigma * mechanism.sensitivity == _one_event(mechanism) * mechanism.sensitivity
     assert std == pytest.approx(DECLARED[mechanism], rel=1e-12)
-    assert math.isclose(total_mu_squared([mechanism.event]), mechanism.event.count * mechanism.sigma**-2)
-    assert variance_p_value(noisy, std) > P_THRESHOLD
-    bins = np.bincount((stats.norm.cdf(noisy.ravel() / std) * 50).astype(int), minlength=50)
+    assert mechanism.sigma == mechanism.event.event.noise_multiplier
+    assert _p_value(mechanism, noisy) > P_THRESHOLD
+    if mechanism is LAPLACE:
+        assert mechanism.event == SelfComposedDpEvent(LaplaceDpEvent(3.0), 500)
+        assert _p_value(mechanism, np.random.default_rng(0).normal(size=noisy.size) * std) < P_THRESHOLD
+    else:
+        assert std == mechanism.sigma * mechanism.sensitivity
+        assert math.isclose(total_mu_squared([mechanism.event]), mechanism.event.count * mechanism.sigma**-2)
+    shape = stats.laplace(scale=std / math.sqrt(2)) if mechanism is LAPLACE else stats.norm(scale=std)
+    bins = np.bincount((shape.cdf(noisy.ravel()) * 50).astype(int), minlength=50)
     assert stats.chisquare(bins).pvalue > P_THRESHOLD
 
 
@@ -58,28 +75,35 @@ def test_the_noise_has_the_declared_scale_and_shape(mechanism: Mechanism) -> Non
 def test_the_same_test_rejects_a_scale_30_percent_off(
     monkeypatch: pytest.MonkeyPatch, mechanism: Mechanism, factor: float
 ) -> None:
-    real: Callable[..., Any] = noise.add_discrete_gaussian
-    monkeypatch.setattr(noise, "add_discrete_gaussian", lambda signal, std: real(signal, std * factor))
-    assert variance_p_value(_drawn(mechanism), DECLARED[mechanism]) < P_THRESHOLD
+    for name in ("add_discrete_gaussian", "add_discrete_laplace"):
+        real = getattr(noise, name)
+        monkeypatch.setattr(noise, name, lambda signal, scale, real=real: real(signal, scale * factor))
+    few = replace(mechanism, queries=100) if isinstance(mechanism, VoteMechanism) else mechanism
+    assert _p_value(mechanism, _drawn(few, 5)) < P_THRESHOLD
 
 
-def _uncorrelated(first: Array, second: Array) -> bool:
-    return bool(stats.pearsonr(first.ravel().astype(float), second.ravel().astype(float)).pvalue > P_THRESHOLD)
+def test_on_a_coarse_grid_the_noise_is_the_discrete_laplace() -> None:
+    """Where the steps show: a chance like exp(-|n| / scale), so that no ratio exceeds exp(1 / scale) per step."""
+    drawn, ratio = noise.add_discrete_laplace(np.zeros(100_000, dtype=np.int64), 2.0), math.exp(-0.5)
+    expected = (1 - ratio) / (1 + ratio) * ratio ** np.abs(np.arange(-12, 13))
+    counts = np.array([(drawn == n).sum() for n in range(-12, 13)])
+    both = np.append(expected, 1 - expected.sum()) * len(drawn)
+    assert stats.chisquare(np.append(counts, len(drawn) - counts.sum()), both).pvalue > P_THRESHOLD
+
+
+def _uncorrelated(*both: Array) -> bool:
+    return bool(stats.pearsonr(*(each.ravel().astype(float) for each in both)).pvalue > P_THRESHOLD)
 
 
 @every
 def test_no_noise_is_shared_between_draws_rows_or_columns(mechanism: Mechanism) -> None:
-    first, second = _drawn(mechanism), _drawn(mechanism)
+    first, second = _first(mechanism), _drawn(mechanism)
     assert _uncorrelated(first, second)
     assert _uncorrelated(np.sort(first, axis=1)[:, 0], np.sort(second, axis=1)[:, 0])
     assert _uncorrelated(first[:-1], first[1:])
     assert _uncorrelated(first[:, :-1], first[:, 1:])
     assert len({tuple(sorted(row)) for row in np.vstack([first, second]).tolist()}) == 2 * len(first)
-
-
-def test_blocks_of_margins_share_no_noise() -> None:
-    first, second = MARGINS.split(_drawn(MARGINS))
-    assert _uncorrelated(first[:, :400], second)
+    assert mechanism is not MARGINS or _uncorrelated(first[:, :400], first[:, 600:])
 
 
 def test_cached_noise_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,19 +124,18 @@ def test_the_largest_noise_stays_inside_64_bits(mechanism: Mechanism) -> None:
 
 def _exceeds_the_claim(mechanism: HistogramMechanism | Margins, record: list[int], claimed: float) -> bool:
     """Two worlds, with a canary and without, by the best test against Gaussian noise: the projection on the canary."""
-    unit, runs = mechanism.contribution(np.array([record])), 3000
+    unit, runs = mechanism.contribution(np.array([record])), 1500
     middle = float(unit @ unit) / 2
     hits, false = (sum(float(mechanism.draw(sums) @ unit) > middle for _ in range(runs)) for sums in (unit, unit * 0))
     return betrays_more(hits, false, runs, sigma=claimed)
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "record"), [(HistogramMechanism, [5]), (Margins, [5, 0, 5, 0])], ids=["histogram", "margins"]
-)
-def test_an_attacker_who_knows_all_other_units_sees_no_more_than_claimed(mechanism: Any, record: list[int]) -> None:
-    cells = (2, 2) if mechanism is Margins else 1
-    assert not _exceeds_the_claim(mechanism(cells, 1.0), record, claimed=1.0)
-    assert _exceeds_the_claim(mechanism(cells, 1.0 / 1.5), record, claimed=1.0)  # 1.5 times too little noise
+@pytest.mark.parametrize(("kind", "cells", "record"), [(HistogramMechanism, 1, [5]), (Margins, (2, 2), [5, 0, 5, 0])])
+def test_an_attacker_who_knows_all_other_units_sees_no_more_than_claimed(
+    kind: Any, cells: Any, record: list[int]
+) -> None:
+    assert not _exceeds_the_claim(kind(cells, 1.0), record, claimed=1.0)
+    assert _exceeds_the_claim(kind(cells, 1.0 / 1.5), record, claimed=1.0)  # 1.5 times too little noise
 
 
 def test_noise_for_one_partition_only_exceeds_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Keyed noise of DP-SGD: standard normal, a function of its place alone, and independent everywhere else."""
+"""Keyed noise and coins of DP-SGD: as declared, a function of their place alone, and independent everywhere else."""
 
 import copy
 import hashlib
@@ -16,11 +16,13 @@ from scipy import stats
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import TEST_SECRET, Key
 from rayprivacy.dpsgd import noise as module
+from rayprivacy.dpsgd.batches import Document
 from rayprivacy.dpsgd.noise import KeyedNoise
+from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 
-RUN, STEP, NAME = "run-1", 3, "model.layers.0.weight"
+KEY, RUN, STEP, NAME = Key.for_tests(), "run-1", 3, "model.layers.0.weight"
 SIZE = 300_000
-NOISE = KeyedNoise(Key.for_tests(), RUN)
+NOISE = KeyedNoise(KEY, RUN)
 BLOCK = 2 * module._PAIRS_AT_ONCE
 
 
@@ -34,10 +36,9 @@ def _slow(coordinate: int, step: int = STEP, name: str = NAME) -> float:
     state = hashlib.blake2b(key=TEST_SECRET, digest_size=32)
     for part in ("dpsgd-noise", RUN, str(step), name):
         state.update(len(part.encode()).to_bytes(8, "big") + part.encode())
-    block = (
-        Cipher(algorithms.AES(state.digest()), modes.ECB()).encryptor().update((coordinate // 2).to_bytes(16, "big"))
-    )
-    first, second = (word >> 11 for word in struct.unpack("<QQ", block))
+    cipher = Cipher(algorithms.AES(state.digest()), modes.ECB()).encryptor()
+    words = struct.unpack("<QQ", cipher.update((coordinate // 2).to_bytes(16, "big")))
+    first, second = (word >> 11 for word in words)
     radius, angle = math.sqrt(-2 * math.log((first + 1) / 2**53)), 2 * math.pi * second / 2**53
     return radius * (math.sin(angle) if coordinate % 2 else math.cos(angle))
 
@@ -56,23 +57,21 @@ def test_the_stream_stays_what_it_was_in_earlier_versions() -> None:
 def test_any_range_is_that_slice_of_the_whole(drawn: Array) -> None:
     random = np.random.default_rng(5)
     edges = [0, 1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 7, SIZE - 1]
-    starts = [*edges, *random.integers(0, SIZE, 150).tolist()]
-    for start in starts:
+    for start in [*edges, *random.integers(0, SIZE, 50).tolist()]:
         for count in (0, 1, 2, 3, int(random.integers(4, 40)), int(random.integers(0, SIZE))):
             part = NOISE.normal(STEP, NAME, start, min(count, SIZE - start))
             assert part.dtype == torch.float32
-            assert part.shape == (min(count, SIZE - start),)
             assert np.array_equal(part.numpy(), drawn[start : start + count])
 
 
-def test_threads_and_default_types_change_nothing(drawn: Array) -> None:
-    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+def test_threads_and_default_types_change_nothing(drawn: Array, one_thread: None) -> None:
+    dtype = torch.get_default_dtype()
     try:
         torch.set_num_threads(2)
         torch.set_default_dtype(torch.bfloat16)
         again = NOISE.normal(STEP, NAME, 0, SIZE)
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(1)
         torch.set_default_dtype(dtype)
     assert again.dtype == torch.float32
     assert np.array_equal(again.numpy(), drawn)
@@ -91,22 +90,20 @@ def _normality(values: Array) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("part", [slice(None), slice(0, None, 2), slice(1, None, 2), slice(SIZE // 2, None)])
-def test_the_noise_is_standard_normal(drawn: Array, part: slice) -> None:
-    for name, p_value in _normality(drawn[part]).items():
-        assert p_value > P_THRESHOLD, name
-
-
-def test_one_coordinate_is_standard_normal_over_the_steps() -> None:
-    values = np.array([NOISE.normal(step, NAME, 7, 1).item() for step in range(10_000)])
+@pytest.mark.parametrize("part", ["all", "even", "odd", "late", "one coordinate"])
+def test_the_noise_is_standard_normal(drawn: Array, part: str) -> None:
+    if part == "one coordinate":
+        values = np.array([NOISE.normal(step, NAME, 7, 1).item() for step in range(4000)])
+    else:
+        values = {"all": drawn, "even": drawn[::2], "odd": drawn[1::2], "late": drawn[SIZE // 2 :]}[part]
     for name, p_value in _normality(values).items():
         assert p_value > P_THRESHOLD, name
 
 
-@pytest.mark.parametrize("factor", [0.7, 1.3])
-def test_the_same_tests_reject_a_scale_30_percent_off(drawn: Array, factor: float) -> None:
-    few = _normality(drawn[:100_000] * factor)
-    assert max(few[name] for name in ("variance", "kolmogorov", "chi-square", "tails")) < P_THRESHOLD
+def test_the_same_tests_reject_a_scale_30_percent_off(drawn: Array) -> None:
+    for factor in (0.7, 1.3):
+        few = _normality(drawn[:100_000] * factor)
+        assert max(few[name] for name in ("variance", "kolmogorov", "chi-square", "tails")) < P_THRESHOLD
 
 
 def _related(first: Array, second: Array) -> bool:
@@ -126,39 +123,37 @@ def _pairs(values: Array) -> Array:
 
 
 OTHERS = {
-    "step": (RUN, STEP + 1, NAME),
-    "step 33": (RUN, 33, NAME),
-    "run and step run together": ("run-", 13, NAME),
-    "name": (RUN, STEP, "model.layers.1.weight"),
-    "run": ("run-2", STEP, NAME),
+    "step": (KEY, RUN, STEP + 1, NAME),
+    "step 33": (KEY, RUN, 33, NAME),
+    "run and step run together": (KEY, "run-", 13, NAME),
+    "name": (KEY, RUN, STEP, "model.layers.1.weight"),
+    "run": (KEY, "run-2", STEP, NAME),
+    "key": (Key(bytes(32)), RUN, STEP, NAME),
 }
 
 
-@pytest.mark.parametrize(("run", "step", "name"), OTHERS.values(), ids=OTHERS)
-def test_no_noise_is_shared_between_steps_parameters_runs_or_keys(drawn: Array, run: str, step: int, name: str) -> None:
-    others = [KeyedNoise(Key.for_tests(), run).normal(step, name, 0, SIZE)]
-    others.append(KeyedNoise(Key(bytes(32)), RUN).normal(STEP, NAME, 0, SIZE))
-    for other in (values.numpy().astype(np.float64) for values in others):
-        assert not _related(drawn, other)
-        assert not _related(drawn[:-1], other[1:])
-        assert not np.isin(_pairs(drawn), _pairs(other)).any()
+@pytest.mark.parametrize(("key", "run", "step", "name"), OTHERS.values(), ids=OTHERS)
+def test_no_noise_is_shared_between_steps_parameters_runs_or_keys(
+    drawn: Array, key: Key, run: str, step: int, name: str
+) -> None:
+    other = KeyedNoise(key, run).normal(step, name, 0, SIZE).numpy().astype(np.float64)
+    assert not _related(drawn, other)
+    assert not _related(drawn[:-1], other[1:])
+    assert not np.isin(_pairs(drawn), _pairs(other)).any()
 
 
 def test_noise_drawn_twice_would_be_noticed(drawn: Array) -> None:
-    again = KeyedNoise(Key.for_tests(), RUN).normal(STEP, NAME, 0, SIZE).numpy()
-    assert np.array_equal(drawn, again)
+    again = NOISE.normal(STEP, NAME, 0, SIZE).numpy()
     assert _related(drawn, again)
     assert np.isin(_pairs(drawn)[100:], _pairs(again)[:-100]).any()
-    # A stream that repeats itself is found by the lags above.
-    assert _related(np.repeat(drawn, 2)[:-1], np.repeat(drawn, 2)[1:])
+    assert _related(np.repeat(drawn, 2)[:-1], np.repeat(drawn, 2)[1:])  # a stream that repeats itself
 
 
 def test_the_ends_of_the_uniform_numbers_are_finite() -> None:
     words = torch.tensor([[0, 0], [-1, -1], [0, -1], [-1, 0], [2**63 - 1, -(2**63)]], dtype=torch.int64)
     out = torch.empty(len(words), 2)
     module._box_muller(words, out)
-    longest = math.sqrt(2 * 53 * math.log(2))
-    assert out[0].tolist() == pytest.approx([longest, 0])
+    assert out[0].tolist() == pytest.approx([math.sqrt(2 * 53 * math.log(2)), 0])
     assert out[1].tolist() == pytest.approx([0, 0])
     assert out[4].tolist() == pytest.approx([-math.sqrt(2 * math.log(2)), 0], rel=1e-6, abs=1e-12)
     assert torch.isfinite(out).all()
@@ -170,11 +165,108 @@ def test_the_object_is_sealed() -> None:
     for escape in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="never pickled"):
             escape(noise)
-    with pytest.raises(TypeError):
-        vars(noise)
 
 
-@pytest.mark.parametrize(("step", "start", "count"), [(-1, 0, 1), (0, -1, 1), (0, -2, 2), (0, 0, -1)])
-def test_a_negative_place_is_refused(step: int, start: int, count: int) -> None:
-    with pytest.raises(ReleaseError, match="-"):
-        NOISE.normal(step, NAME, start, count)
+def test_a_negative_place_is_refused() -> None:
+    for step, start, count in ((-1, 0, 1), (0, -1, 1), (0, -2, 2), (0, 0, -1)):
+        with pytest.raises(ReleaseError, match="-"):
+            NOISE.normal(step, NAME, start, count)
+
+
+USERS, STEPS, Q = 2000, 400, 0.05
+
+
+def _units(documents: int = 1) -> list[Unit]:
+    """Users whose documents say who wrote them, and which of them they are."""
+    ids = [[np.array([0, user, turn], dtype=np.int32) for turn in range(documents)] for user in range(USERS)]
+    return [Unit(unit_tag(KEY, "user", user), tuple(Document(one, 1) for one in own)) for user, own in enumerate(ids)]
+
+
+UNITS = _units()
+
+
+def _taking_part(key: Key, run: str, q: float, steps: int = STEPS) -> Array:
+    """Who took part when: bool [steps, users]."""
+    sampler, table = PoissonSampler(key, run, q, UNITS, 1), np.zeros((steps, USERS), dtype=bool)
+    for step in range(steps):
+        table[step, [documents[0].ids[1] for documents in sampler.sample(step)]] = True
+    return table
+
+
+@pytest.fixture(scope="module")
+def table() -> Array:
+    return _taking_part(KEY, "run", Q)
+
+
+def _rate_p_value(taken: Array, q: float) -> float:
+    return float(stats.binomtest(int(taken.sum()), taken.size, q).pvalue)
+
+
+def _dispersion_p_value(counts: Array, trials: int, q: float) -> float:
+    """Two-sided: do these sums of `trials` coins scatter as sums of independent coins do?"""
+    total = float(((counts - trials * q) ** 2).sum() / (trials * q * (1 - q)))
+    chi2 = stats.chi2(counts.size)
+    return 2 * min(float(chi2.cdf(total)), float(chi2.sf(total)))
+
+
+@pytest.mark.parametrize("q", [0.001, 0.05, 0.5, 0.99])
+def test_the_rate_is_q(q: float) -> None:
+    taken = _taking_part(KEY, "rates", q, 200 if q < 0.01 else 40)
+    assert _rate_p_value(taken, q) > P_THRESHOLD
+    for wrong in (0.7 * q, 1.3 * q):
+        assert wrong > 1 or _rate_p_value(taken, wrong) < P_THRESHOLD
+
+
+def test_the_sizes_of_batches_and_the_turns_of_users_scatter_as_independent_coins_do(table: Array) -> None:
+    assert _dispersion_p_value(table.sum(1), USERS, Q) > P_THRESHOLD
+    assert _dispersion_p_value(table.sum(0), STEPS, Q) > P_THRESHOLD
+
+
+def test_shuffled_batches_would_be_noticed() -> None:
+    random, shuffled = np.random.default_rng(1), np.zeros((STEPS, USERS), dtype=bool)
+    for row in shuffled:
+        row[random.permutation(USERS)[: int(Q * USERS)]] = True
+    assert _dispersion_p_value(shuffled.sum(1), USERS, Q) < P_THRESHOLD
+    repeated = np.tile(shuffled[:20], (STEPS // 20, 1))
+    assert _dispersion_p_value(repeated.sum(0), STEPS, Q) < P_THRESHOLD
+
+
+@pytest.mark.parametrize("lag", [1, 2, 7, 200])
+def test_coins_are_independent_over_steps_and_users(table: Array, lag: int) -> None:
+    assert _rate_p_value(table[:-lag] & table[lag:], Q * Q) > P_THRESHOLD
+    assert _rate_p_value(table[:, :-lag] & table[:, lag:], Q * Q) > P_THRESHOLD
+
+
+def test_coins_of_other_runs_and_keys_are_independent(table: Array) -> None:
+    for other in (_taking_part(KEY, "another run", Q), _taking_part(Key(bytes(32)), "run", Q)):
+        assert _rate_p_value(table & other, Q * Q) > P_THRESHOLD
+    assert _rate_p_value(table & _taking_part(KEY, "run", Q), Q * Q) < P_THRESHOLD
+
+
+@pytest.mark.parametrize(("documents", "most"), [(2, 1), (5, 2), (7, 3)])
+def test_every_document_is_read_equally_often(documents: int, most: int) -> None:
+    sampler = PoissonSampler(KEY, "turns", 0.5, _units(documents), most)
+    starts, read = np.zeros(documents, dtype=int), np.zeros(documents, dtype=int)
+    for step in range(20):
+        for taken in sampler.sample(step):
+            turns = [int(document.ids[2]) for document in taken]
+            assert turns == [(turns[0] + at) % documents for at in range(most)]
+            starts[turns[0]] += 1
+            read[turns] += 1
+    assert stats.chisquare(starts).pvalue > P_THRESHOLD
+    assert read.sum() == most * starts.sum()
+    assert np.ptp(read) < 0.1 * read.mean()
+
+
+def test_the_turn_depends_neither_on_the_last_one_nor_on_how_the_coin_fell() -> None:
+    everybody, some = (PoissonSampler(KEY, "turns", q, _units(3), 1) for q in (1.0, 0.5))
+    starts, turns = np.zeros((2, 3), dtype=int), []
+    for step in range(11):
+        taken = {int(documents[0].ids[1]) for documents in some.sample(step)}
+        every = [document.ids for (document,) in everybody.sample(step)]
+        turns.append([ids[2] for ids in every])
+        for ids in every:
+            starts[int(ids[1] in taken), ids[2]] += 1
+    assert stats.chi2_contingency(starts).pvalue > P_THRESHOLD
+    joint = np.bincount((3 * np.array(turns[:-1]) + np.array(turns[1:])).ravel(), minlength=9)
+    assert stats.chisquare(joint).pvalue > P_THRESHOLD

@@ -1,16 +1,23 @@
-"""Coupled sensitivity, end to end without Ray: from a user's texts to the integer sums that get noise.
+"""Coupled sensitivity, end to end without Ray: from a user, a record or a phrase to the integer sums that get noise.
 
-The corpus with and without a user is encoded, trained and asked with the same code. Nobody but the user's own teacher
-may change by a single bit, and every query's sum may move by at most the declared sensitivity.
+The corpus with and without it is sharded, encoded, trained and asked with the same code. Nobody but the unit's own
+teachers may change by a single bit, and every query's sum may move by at most the declared sensitivity.
 """
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
+from rayprivacy.core.keys import Key
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
+from rayprivacy.corpus.phrases import Phrases, tidy
+from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, Queries, encode, join
@@ -22,13 +29,14 @@ from rayprivacy.teachers.votes import summed_votes
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # as in a teacher actor
 
-SHARDS, CANDIDATES = 6, 5
-ROW, USER_ROWS = 48, 3
+KEY, SHARDS, CANDIDATES, BOUND = Key.for_tests(), 6, 5, 2
+TOKENS, ROW, USER_ROWS = 30, 48, 3
 LIVES_IN = [0, 3, 5]  # shard 5 has nobody else
-MECHANISMS = [
-    VoteMechanism(queries=64, candidates=CANDIDATES, teachers=SHARDS, sigma=1.0),
-    VoteMechanism(queries=64, candidates=CANDIDATES, teachers=SHARDS, sigma=1.0, clip=0.2),
-]
+VOTES = VoteMechanism(64, CANDIDATES, SHARDS, 1.0)
+CLIPPED = VoteMechanism(64, CANDIDATES, SHARDS, 1.0, clip=0.2)
+OF_PHRASES = VoteMechanism(64, CANDIDATES, SHARDS, 1.0, PrivacyUnit.PHRASE, BOUND)
+PHRASES = Phrases.of(["the", "like to eat", "hello"])
+Row = tuple[str, str]
 
 ADVERSARIAL_TEXTS = {
     "one word": ["bread"],
@@ -55,98 +63,137 @@ INJECTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.fixture(scope="module")
 def kind(tiny_basis: Basis, tiny_backbone: Backbone) -> SquareKind:
-    config = TeachersConfig(count=SHARDS, max_tokens=30, row_tokens=ROW, rank=16, max_steps=12, batch=16)
+    config = TeachersConfig(
+        count=SHARDS,
+        max_tokens=TOKENS,
+        row_tokens=ROW,
+        max_rows=USER_ROWS,
+        rank=16,
+        max_steps=8,
+        batch=16,
+        stack=SHARDS,
+    )
     warm = HeadAdapter(tiny_basis, torch.randn(16, 16, generator=torch.Generator().manual_seed(1)) / 30)
     return SquareKind(config, warm, tiny_backbone.head)
 
 
 @pytest.fixture(scope="module")
-def corpus(public_sentences: list[str]) -> list[list[str]]:
-    return [*(public_sentences[shard : shard + 3] for shard in range(SHARDS - 1)), []]
-
-
-@pytest.fixture(scope="module")
-def queries(kind: SquareKind) -> Queries:
-    draw = torch.Generator().manual_seed(4)
-    hidden = torch.randn(64, 64, generator=draw)
+def asked(kind: SquareKind) -> Callable[..., float]:
+    """How far two states move the sum of any query, in L2 and in units of the sensitivity."""
+    hidden = torch.randn(64, 64, generator=torch.Generator().manual_seed(4))
     logits = kind.warm(hidden) @ kind.head.T
     candidates = logits.topk(CANDIDATES).indices
     centre = logits.gather(1, candidates).softmax(-1)
-    return Queries(hidden, candidates, torch.ones_like(candidates, dtype=torch.bool), centre, torch.zeros(64, 2).long())
+    every = torch.ones_like(candidates, dtype=torch.bool)
+    queries = Queries(hidden, candidates, every, centre, torch.zeros(64, 2).long())
+
+    def moved(states: list[State], mechanism: VoteMechanism = VOTES) -> float:
+        sums = [mechanism.check(summed_votes(kind, state, queries, mechanism)) for state in states]
+        return float(np.linalg.norm(sums[0] - sums[1], axis=1).max()) / mechanism.sensitivity
+
+    return moved
+
+
+def _changed(one: State, other: State) -> set[int]:
+    """The teachers that differ in any bit."""
+    return {at for at in range(SHARDS) if any(not torch.equal(one[name][at], other[name][at]) for name in one)}
 
 
 def _encode(backbone: Backbone, texts: list[str]) -> Encoded:
     """One group of documents: a user."""
-    documents = [backbone.document(text, 30) for text in texts]
-    return encode(backbone, documents, ROW, USER_ROWS)
+    return encode(backbone, [backbone.document(text, TOKENS) for text in texts], ROW, USER_ROWS)
 
 
-def _shard(users: list[Encoded]) -> Encoded:
-    return join(users, ROW, 64)
+@pytest.fixture(scope="module")
+def with_user(
+    public_sentences: list[str], kind: SquareKind, tiny_backbone: Backbone, asked: Callable[..., float]
+) -> Callable[..., None]:
+    """Asserts that a user in a shard changes its teacher alone, and moves sums by at most the sensitivity."""
+    corpus = [*(public_sentences[shard : shard + 3] for shard in range(SHARDS - 1)), []]
+    before = [_encode(tiny_backbone, own) for own in corpus]
+    calm = kind.train(before)
 
+    def moves(user: Encoded, shard: int, first: bool = False) -> None:
+        after = [*before]
+        after[shard] = join([user, before[shard]] if first else [before[shard], user], ROW, 64)
+        states = [calm, kind.train(after)]
+        assert _changed(*states) <= {shard}
+        assert max(asked(states), asked(states, CLIPPED)) <= 1
 
-def _moved(before: list[Encoded], after: list[Encoded], shard: int, kind: SquareKind, queries: Queries) -> float:
-    """Largest L2 change of a query's sum in units of the sensitivity; checks everybody else's teacher on the way."""
-    states = [kind.train(shards) for shards in (before, after)]
-    others = [other for other in range(SHARDS) if other != shard]
-    for name, tensor in states[0].items():
-        assert torch.equal(tensor[others], states[1][name][others])
-    return max(_distance(states, kind, queries, mechanism) / mechanism.sensitivity for mechanism in MECHANISMS)
-
-
-def _distance(states: list[State], kind: SquareKind, queries: Queries, mechanism: VoteMechanism) -> float:
-    sums = [mechanism.check(summed_votes(kind, state, queries, mechanism)) for state in states]
-    return float(np.linalg.norm(sums[0] - sums[1], axis=1).max())
+    return moves
 
 
 @pytest.mark.parametrize("shard", LIVES_IN)
 @pytest.mark.parametrize("texts", ADVERSARIAL_TEXTS.values(), ids=ADVERSARIAL_TEXTS)
 @pytest.mark.parametrize("first", [True, False], ids=["user first", "user last"])
 def test_a_users_texts_move_each_sum_by_at_most_the_sensitivity(
-    shard: int,
-    texts: list[str],
-    first: bool,
-    corpus: list[list[str]],
-    kind: SquareKind,
-    tiny_backbone: Backbone,
-    queries: Queries,
+    shard: int, texts: list[str], first: bool, with_user: Any, tiny_backbone: Backbone
 ) -> None:
     """Users are groups of their own: the others of the same shard keep their states, and their place in it."""
-    before, user = [_encode(tiny_backbone, own) for own in corpus], _encode(tiny_backbone, texts)
+    user = _encode(tiny_backbone, texts)
     assert len(user) <= USER_ROWS
-    after = [*before]
-    after[shard] = _shard([user, before[shard]] if first else [before[shard], user])
-    assert _moved(before, after, shard, kind, queries) <= 1
+    with_user(user, shard, first)
 
 
 @pytest.mark.parametrize("shard", LIVES_IN)
 @pytest.mark.parametrize("change", INJECTED.values(), ids=INJECTED)
 def test_broken_hidden_states_move_each_sum_by_at_most_the_sensitivity(
-    shard: int,
-    change: Callable[[torch.Tensor], torch.Tensor],
-    corpus: list[list[str]],
-    kind: SquareKind,
-    tiny_backbone: Backbone,
-    queries: Queries,
+    shard: int, change: Callable[[torch.Tensor], torch.Tensor], with_user: Any, tiny_backbone: Backbone
 ) -> None:
-    before = [_encode(tiny_backbone, own) for own in corpus]
     user = _encode(tiny_backbone, ["hello, the sun is out and i like apples, pears and soup", "take the train"])
     broken = change(user.hidden.float().flatten(0, 1)).view_as(user.hidden).bfloat16()
-    after = [*before]
-    after[shard] = _shard([before[shard], Encoded(user.ids, user.segment, broken)])
-    assert _moved(before, after, shard, kind, queries) <= 1
+    with_user(Encoded(user.ids, user.segment, broken), shard)
 
 
-def test_the_bound_is_nearly_reached_by_a_teacher_that_turns_around(kind: SquareKind, queries: Queries) -> None:
-    """The test above has power: two opposite and certain teachers come close to the declared sensitivity."""
-    draw = torch.Generator().manual_seed(0)
-    calm = kind.train([Encoded.empty(ROW, 64)] * SHARDS)
-    calm["filled"][2] = True
-    opposite = []
-    for sign in (1, -1):
-        state = {name: tensor.clone() for name, tensor in calm.items()}
-        state["matrix"][2] = sign * 1e4 * torch.randn(16, 16, generator=draw.manual_seed(0))
-        opposite.append(state)
-    plain, clipped = (_distance(opposite, kind, queries, mechanism) for mechanism in MECHANISMS)
-    assert 0.99 * math.sqrt(2) * SCALE <= plain <= MECHANISMS[0].sensitivity
-    assert 0.7 * MECHANISMS[1].sensitivity <= clipped <= MECHANISMS[1].sensitivity
+@pytest.fixture(scope="module")
+def rows(public_sentences: list[str]) -> list[Row]:
+    return [(f"user-{n}", text) for n in range(10) for text in public_sentences[n % 4 :: 3]]
+
+
+@pytest.fixture(scope="module")
+def teachers(kind: SquareKind, tiny_backbone: Backbone) -> Callable[..., State]:
+    """Trained on rows, of whose users nothing is known where the unit is a record or a phrase."""
+
+    def trained(rows: list[Row], unit: PrivacyUnit) -> State:
+        bounds = {"phrases": "-", "max_shards_per_phrase": BOUND, "max_chars": 60}
+        of_phrases = unit is PrivacyUnit.PHRASE
+        corpus = CorpusConfig(**bounds) if of_phrases else CorpusConfig(max_records_per_user=None)
+        layout = Layout(corpus, SHARDS, SHARDS, unit)
+        block = pa.table({"user": [user for user, _ in rows], "text": [text for _, text in rows]})
+        prepared = prepare(tidy(block, KEY, layout, PHRASES if of_phrases else None)[0], KEY, layout)[0]
+        kept = prepared.filter(pa.array([part != HOLDOUT for part in prepared["part"].to_pylist()]))
+        table = finish(kept, 0, KEY, layout)[0].to_pylist()
+        texts = [[row["text"] for row in table if row["shard"] == shard] for shard in range(SHARDS)]
+        return kind.train([_encode(tiny_backbone, own) for own in texts])
+
+    return trained
+
+
+@pytest.mark.parametrize("user", ["user-1", "user-3", "nobody yet"])
+@pytest.mark.parametrize("text", ["hello", "take the train " * 300, "\x00\u200b", "i like soup"])
+def test_a_record_moves_one_teacher(user: str, text: str, rows: list[Row], teachers: Any, asked: Any) -> None:
+    states = [teachers(own, PrivacyUnit.RECORD) for own in (rows, [(user, text), *rows])]
+    assert len(_changed(*states)) <= 1
+    assert asked(states) <= 1
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_phrase_moves_n_teachers(number: int, rows: list[Row], teachers: Any, asked: Any) -> None:
+    without = [(user, PHRASES.mask(text, lambda found: found == number)) for user, text in rows]
+    assert without != rows
+    states = [teachers(own, PrivacyUnit.PHRASE) for own in (rows, without)]
+    assert _changed(*states) <= PHRASES.allowed(number, KEY, BOUND, SHARDS)
+    assert number or len(_changed(*states)) == BOUND  # "the" is everywhere
+    assert asked(states, OF_PHRASES) <= 1
+
+
+@pytest.mark.parametrize(("mechanism", "least"), [(VOTES, 0.99), (CLIPPED, 0.7), (OF_PHRASES, 0.99)])
+def test_the_bound_is_nearly_reached_by_teachers_that_turn_around(mechanism: Any, least: float, asked: Any) -> None:
+    """The tests above have power: opposite and certain teachers come close to the declared sensitivity."""
+    matrices = torch.zeros(SHARDS, 16, 16)
+    turned = BOUND if mechanism is OF_PHRASES else 1
+    matrices[1 : 1 + turned] = 1e4 * torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
+    filled = torch.ones(SHARDS, dtype=torch.bool)
+    found = asked([{"matrix": sign * matrices, "filled": filled} for sign in (1, -1)], mechanism)
+    assert least <= found <= 1
+    assert mechanism is CLIPPED or mechanism.sensitivity * found >= 0.99 * turned * math.sqrt(2) * SCALE

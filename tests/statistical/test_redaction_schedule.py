@@ -1,20 +1,13 @@
-"""Coupled sensitivity of a redaction schedule, from shards to weights: what a hidden text can change, and what not.
+"""Coupled sensitivity of a redaction schedule, from shards to weights: what a hidden text can change, and what not."""
 
-Two corpora have the same redacted copies. In one of them a unit's full text is another one, or takes no part in noisy
-steps. Coins and noise are the same, so whatever differs is the unit's doing.
-"""
-
-import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "dpsgd"))
 
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
@@ -44,102 +37,94 @@ ROUNDING = 1e-3
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def _nothing(row: Any) -> str:
-    return ""
-
-
-READING = redacting(PrivacyUnit.USER, (), _nothing, 40, Redacting(POLICY, 2000), LISTED)
+READING = redacting(PrivacyUnit.USER, (), lambda row: "", 40, Redacting(POLICY, 2000), LISTED)
 
 
 @pytest.fixture
-def weights(tmp_path: Path, tiny_backbone: Any) -> Callable[..., list[torch.Tensor]]:
+def units(tmp_path: Path, tiny_backbone: Any) -> Callable[[str], Any]:
+    """The units of a corpus in which Ann's hidden words are these."""
+
+    @cache
+    def read(text: str) -> Any:
+        folder = tmp_path / str(abs(hash(text)))
+        folder.mkdir()
+        rows = sorted([("ann", f"my code is {text} ok"), *OTHERS])
+        table = pa.table(
+            {
+                "shard": pa.array([0] * len(rows), pa.int32()),
+                "user": [user for user, _ in rows],
+                "record": pa.array([0] * len(rows), pa.int32()),
+                "text": pa.array([text for _, text in rows], pa.large_string()),
+            }
+        )
+        write_part(table, 0, KEY, folder)
+        return read_units(folder, [0], tiny_backbone, KEY, READING)
+
+    return read
+
+
+@pytest.fixture
+def weights(units: Any, tiny_backbone: Any) -> Callable[..., list[torch.Tensor]]:
     """The weights, as one vector, after each of some steps; Ann may be absent from noisy ones, or from all."""
 
-    def run(text: str, steps: list[int], absent: Any = frozenset(), low: bool = False, light: float = 0.0) -> Any:
-        folder = tmp_path / str(abs(hash(text)))
-        folder.mkdir(exist_ok=True)
-        rows = sorted([("ann", f"my code is {text} ok"), *OTHERS])
-        write_part(_table(rows), 0, KEY, folder)
-        units = read_units(folder, [0], tiny_backbone, KEY, READING)
+    def run(text: str, steps: Any, absent: Any = (), low: bool = False, light: float = 0.0) -> Any:
         listed = {"redacted": LISTED, "policy": POLICY.digest, "light": light}
         mechanism = NoisySteps(0.9, 0.3, NORM, len(LISTED), **listed)
         READING.check(mechanism.steps, mechanism.redacted_steps)
-        return _trained(tiny_backbone, units, mechanism, steps, absent, low)
+        sgd = OptimizerConfig(kind="sgd", learning_rate=1.0, schedule="constant")
+        training = DpSgdConfig(steps=len(LISTED), max_tokens=40, clipping_norm=NORM, optimizer=sgd)
+        noise = StepNoise(KeyedNoise(KEY, "run"), mechanism, 1.0)
+        model, losses = trainable(tiny_backbone, AdapterConfig(kind="full")), partial(row_losses, low_precision=low)
+        engine = make_engine(model, training, noise, EngineConfig(), losses, low_precision=low)
+        ann, found = unit_tag(KEY, "user", "ann"), []
+        for step in steps:
+            present = [unit for unit in units(text) if not (step in absent and unit.tag == ann)]
+            sampler = PoissonSampler(KEY, "run", mechanism.sampling_rate, present, 1, READING.version_of)
+            engine.step(step, physical_batches(sampler.sample(step), 128, tiny_backbone.end))
+            found.append(torch.cat([tensor.flatten() for tensor in engine.state_dict().values()]).double())
+        return found
 
     return run
 
 
-def _table(rows: list[tuple[str, str]]) -> pa.Table:
-    return pa.table(
-        {
-            "shard": pa.array([0] * len(rows), pa.int32()),
-            "user": [user for user, _ in rows],
-            "record": pa.array([0] * len(rows), pa.int32()),
-            "text": pa.array([text for _, text in rows], pa.large_string()),
-        }
-    )
-
-
-def _trained(
-    backbone: Any, units: Any, mechanism: NoisySteps, steps: list[int], absent: Any, low: bool
-) -> list[torch.Tensor]:
-    sgd = OptimizerConfig(kind="sgd", learning_rate=1.0, schedule="constant")
-    training = DpSgdConfig(steps=len(LISTED), max_tokens=40, clipping_norm=NORM, optimizer=sgd)
-    noise = StepNoise(KeyedNoise(KEY, "run"), mechanism, 1.0)
-    model, losses = trainable(backbone, AdapterConfig(kind="full")), partial(row_losses, low_precision=low)
-    engine = make_engine(model, training, noise, EngineConfig(), losses, low_precision=low)
-    ann, found = unit_tag(KEY, "user", "ann"), []
+def _moves(weights: Any, texts: list[str], steps: list[int], **more: Any) -> list[float]:
+    """By how much Ann moves each step by itself, from the same weights; without her, her text is nowhere."""
+    moves = []
     for step in steps:
-        present = [unit for unit in units if not (step in absent and unit.tag == ann)]
-        sampler = PoissonSampler(KEY, "run", mechanism.sampling_rate, present, 1, READING.version_of)
-        engine.step(step, physical_batches(sampler.sample(step), 128, backbone.end))
-        found.append(torch.cat([tensor.flatten() for tensor in engine.state_dict().values()]).double())
-    return found
+        (absent,) = weights(texts[0], [step], [step], **more)
+        moves += [float((weights(text, [step], **more)[0] - absent).norm()) for text in texts]
+    return moves
 
 
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
-def test_a_unit_moves_a_noisy_step_by_the_norm_and_a_redacted_one_by_nothing(weights: Any, low: bool) -> None:
-    """Zero-out: with and without the unit's full text. Each noisy step by itself, from the same weights."""
-    moves = []
-    for text in SECRETS[: 2 if low else None]:
-        for step in NOISY:
-            (present,), (absent,) = (weights(text, [step], each, low) for each in ((), NOISY))
-            moves.append(float((present - absent).norm()))
-    assert max(moves) <= NORM * (1 + ROUNDING)
-    assert max(moves) >= 0.9 * NORM, "the bound is the right one, not a wide one"
+def test_a_unit_moves_a_noisy_step_by_the_norm(weights: Any, low: bool) -> None:
+    """Zero-out: with and without the unit's full text."""
+    moves = _moves(weights, SECRETS[: 1 if low else None], NOISY, low=low)
+    assert 0.9 * NORM <= max(moves) <= NORM * (1 + ROUNDING)
 
 
 @pytest.mark.parametrize("light", [0.0, 0.05], ids=["free", "paid"])
 def test_a_user_moves_a_redacted_step_by_the_norm_too(weights: Any, light: float) -> None:
     """What a central account pays for: the user as a whole, copy and full text, with noise that is the same."""
-    every, moves = range(len(LISTED)), []
-    for text in SECRETS[:2]:
-        for step in every:
-            (present,), (absent,) = (weights(text, [step], each, light=light) for each in ((), every))
-            moves.append(float((present - absent).norm()))
-    assert max(moves) <= NORM * (1 + ROUNDING)
-    assert max(moves) >= 0.9 * NORM
+    moves = _moves(weights, SECRETS[:1], [step for step, redacted in enumerate(LISTED) if redacted], light=light)
+    assert 0.9 * NORM <= max(moves) <= NORM * (1 + ROUNDING)
 
 
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
 def test_weights_are_equal_bit_by_bit_until_a_noisy_step_has_read_what_differs(weights: Any, low: bool) -> None:
-    for other in SECRETS[1 : 2 if low else None]:
-        one, two = (weights(text, [0, 1, 2], low=low) for text in (SECRETS[0], other))
+    one, *others = (weights(text, [0, 1, 2], low=low) for text in SECRETS[: 2 if low else None])
+    assert not torch.equal(one[1], one[0])
+    for two in others:
         assert torch.equal(one[0], two[0])
         assert torch.equal(one[1], two[1])
-        assert 0 < float((one[2] - two[2]).norm()) <= 2 * NORM * (1 + ROUNDING)
         # A redacted step after it is a function of the weights and of the copies, which are equal.
-        assert not torch.equal(one[1], weights(SECRETS[0], [0])[0])
+        assert 0 < float((one[2] - two[2]).norm()) <= 2 * NORM * (1 + ROUNDING)
 
 
-def test_redacted_batches_are_those_of_any_hidden_words(tmp_path: Path, tiny_backbone: Any) -> None:
+def test_redacted_batches_are_those_of_any_hidden_words(units: Any, tiny_backbone: Any) -> None:
     read = []
-    for number, text in enumerate(SECRETS):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        write_part(_table(sorted([("ann", f"my code is {text} ok"), *OTHERS])), 0, KEY, folder)
-        units = read_units(folder, [0], tiny_backbone, KEY, READING)
-        sampler = PoissonSampler(KEY, "run", 1.0, units, 1, READING.version_of)
+    for text in SECRETS:
+        sampler = PoissonSampler(KEY, "run", 1.0, units(text), 1, READING.version_of)
         batches = [physical_batches(sampler.sample(step), 128, tiny_backbone.end) for step in (0, 3)]
         assert all(batch.redacted for step in batches for batch in step)
         assert not any(batch.redacted for batch in physical_batches(sampler.sample(2), 128, tiny_backbone.end))
