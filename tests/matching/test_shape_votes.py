@@ -30,15 +30,9 @@ def shape(model: SentenceModel) -> Shape:
 
 
 def _part(folder: Path, rows: list[tuple[str, str]], part: int = 0) -> Path:
-    table = pa.table(
-        {
-            "shard": pa.array([part] * len(rows), pa.int32()),
-            "user": pa.array([user for user, _ in rows], pa.string()),
-            "record": pa.array(range(len(rows)), pa.int32()),
-            "text": pa.array([text for _, text in rows], pa.large_string()),
-        }
-    )
-    write_part(table, part, Key.for_tests(), folder)
+    kinds = {"shard": pa.int32(), "user": pa.string(), "record": pa.int32(), "text": pa.large_string()}
+    made = [dict(zip(kinds, (part, user, at, text), strict=True)) for at, (user, text) in enumerate(rows)]
+    write_part(pa.Table.from_pylist(made, schema=pa.schema(kinds)), part, Key.for_tests(), folder)
     return folder
 
 
@@ -59,8 +53,7 @@ def test_fewer_texts_than_topics_make_fewer_topics(model: SentenceModel) -> None
 
 def test_lengths_grow_with_the_words() -> None:
     bins = lengths(["word " * count for count in range(1, 300)])
-    assert bins[0] == 0
-    assert bins[-1] == LENGTHS - 1
+    assert (bins[0], bins[-1]) == (0, LENGTHS - 1)
     assert set(np.diff(bins).tolist()) == {0, 1}
 
 
@@ -85,8 +78,7 @@ def test_one_more_user_changes_the_sums_by_their_own_votes_alone(
     moved = part_votes(_part(tmp_path, others + more), 0, shape, margins, model) - without
     assert moved.min() >= 0
     assert np.linalg.norm(moved.astype(float)) <= margins.sensitivity
-    alone = part_votes(_part(tmp_path, more), 0, shape, margins, model)
-    assert np.array_equal(moved, alone)
+    assert np.array_equal(moved, part_votes(_part(tmp_path, more), 0, shape, margins, model))
 
 
 def test_nobody_changes_the_vote_of_a_text_between_two_topics(tmp_path: Path, model: SentenceModel) -> None:
@@ -94,33 +86,23 @@ def test_nobody_changes_the_vote_of_a_text_between_two_topics(tmp_path: Path, mo
     near = 1e-7 * np.random.default_rng(0).standard_normal((64, model.vectors(FOOD).shape[1]))
     shape = Shape((model.vectors(FOOD).mean(axis=0) + near).astype(np.float32))
     margins, people = _margins(shape), [("ann", FOOD[0]), ("bob", PETS[1]), ("bob", FOOD[2]), ("cyd", FOOD[3])]
-    for more in (
-        [("eve", "dog " * 60)],
-        [("aaa", "a"), ("eve", "soup and bread " * 9)],
-        [("bo", text) for text in PETS],
-    ):
+    dog, soup, pets = [("eve", "dog " * 60)], [("aaa", "a"), ("eve", "soup and bread " * 9)], [("bo", t) for t in PETS]
+    for more in (dog, soup, pets):
         without = part_votes(_part(tmp_path, people), 0, shape, margins, model)
         moved = part_votes(_part(tmp_path, people + more), 0, shape, margins, model) - without
         assert np.array_equal(moved, part_votes(_part(tmp_path, more), 0, shape, margins, model))
 
 
-def test_parts_add_up_on_ray_as_they_do_alone(
+def test_parts_add_up_on_ray_and_one_that_cannot_be_read_is_told_without_its_text(
     tmp_path: Path, local_ray: Path, shape: Shape, model: SentenceModel
 ) -> None:
     for part, rows in enumerate([[("ann", FOOD[0]), ("ann", PETS[0])], [], [("bob", PETS[1])]]):
         _part(tmp_path, rows, part)
-    margins, told = _margins(shape), []
-    sums = shape_votes(tmp_path, 3, shape, margins, told.append).reveal()
+    margins, told = _margins(shape), list[int]()
     alone = sum(part_votes(tmp_path, part, shape, margins, model) for part in range(3))
-    assert np.array_equal(sums, alone)
+    assert np.array_equal(shape_votes(tmp_path, 3, shape, margins, told.append).reveal(), alone)
     assert told == [1, 2, 3]
-
-
-def test_a_part_that_cannot_be_read_is_told_without_its_text(tmp_path: Path, local_ray: Path, shape: Shape) -> None:
-    _part(tmp_path, [("ann", "my secret soup")])
     part_path(tmp_path, 0).write_bytes(b"my secret soup")
-    with pytest.raises(
-        ReleaseError, match=r"^voting for topics and lengths stopped with .*nothing was charged"
-    ) as told:
-        shape_votes(tmp_path, 1, shape, _margins(shape))
-    assert "secret" not in str(told.value)
+    with pytest.raises(ReleaseError, match=r"^voting for topics and lengths stopped .*nothing was charged") as stopped:
+        shape_votes(tmp_path, 1, shape, margins)
+    assert "secret" not in str(stopped.value)

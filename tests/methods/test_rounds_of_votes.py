@@ -43,8 +43,7 @@ def test_rounds_with_equal_answers_are_charged_and_drawn_one_by_one(
         "votes": {"queries": QUERIES * ROUNDS, "rounds": ROUNDS, "top_k": 3},
         "privacy": {"account": "sums", "composition": "gdp"},
     }
-    recipe = parse_recipe(data)
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    recipe, ledger = parse_recipe(data), Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
     cap = Budget(recipe.privacy.epsilon, recipe.privacy.delta)
     ledger.create_account("sums", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, cap)
     gate, plan = Gate(ledger, "sums", Key.for_tests()), plan_run(recipe)

@@ -22,18 +22,13 @@ class _Rows:
     def __getattr__(self, name: str) -> Any:
         raise ValueError(f"cannot parse {SECRET!r}")
 
-    def __truediv__(self, name: str) -> Any:
-        raise ValueError(f"cannot parse {SECRET!r}")
+    __truediv__ = __getattr__
 
 
-DRIVERS = [
-    heldout.heldout_metrics,
-    heldout_documents.heldout_metrics,
-    two_stage_heldout.heldout_metrics,
-    two_stage_heldout.tree_metrics,
-    method.label_sums,
-    verify.verify_shards,
-]
+DRIVERS = (
+    *(heldout.heldout_metrics, heldout_documents.heldout_metrics, verify.verify_shards, method.label_sums),
+    *(two_stage_heldout.heldout_metrics, two_stage_heldout.tree_metrics),
+)
 
 
 @pytest.mark.parametrize("function", DRIVERS, ids=lambda function: f"{function.__module__}.{function.__name__}")
