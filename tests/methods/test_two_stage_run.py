@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # The stages have 4 and 6 steps, in chunks of 2. What is saved after six is the second stage's, and not committed yet.
 FIRST_STAGE, SECOND_STAGE = "progress 3", "step-00000006"
+CHARGED = ["create", *["reserve", "start", "commit"] * 5]
 FILES = ("model/model.safetensors", "model/parses/model.safetensors", "synthetic.parquet")
 
 
@@ -27,7 +28,9 @@ def done(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: P
     """A run of which a worker was killed in its first training, and the whole job in its second; then resumed."""
     pytest.importorskip("xgrammar")
     folder = tmp_path_factory.mktemp("two_stage")
-    job = small_job(folder, tiny_base, **warm(folder), generation={"free_draws": 1})
+    blocks = warm(folder)
+    blocks["pretrain"] |= {"steps": 80}
+    job = small_job(folder, tiny_base, **blocks, generation={"free_draws": 1})
     killed = job.killed("out", dying(job=[SECOND_STAGE], worker=[FIRST_STAGE]))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert (folder / f"died at {FIRST_STAGE}").exists()
@@ -38,7 +41,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: P
 
 
 def test_both_stages_are_charged_once_under_one_cap(done: Job) -> None:
-    assert done.kinds() == ["create", *["reserve", "start", "commit"] * 5]
+    assert done.kinds() == CHARGED
     certificate = done.certificate("out")
     assert {(row["kind"], row["q"]) for row in certificate["events"]} == {("poisson-sampled-gaussian", 0.4)}
     assert sum(row["count"] for row in certificate["events"]) == 4 + 6
@@ -59,7 +62,7 @@ def test_called_again_it_charges_nothing_and_changes_nothing(done: Job) -> None:
     before = {name: (done.folder / "out" / name).read_bytes() for name in FILES}
     assert done.run("out", "--resume").returncode == 0
     assert {name: (done.folder / "out" / name).read_bytes() for name in FILES} == before
-    assert done.kinds() == ["create", *["reserve", "start", "commit"] * 5]
+    assert done.kinds() == CHARGED
 
 
 @pytest.mark.exhaustive
@@ -69,7 +72,7 @@ def test_a_run_that_nobody_killed_ends_in_the_same_bytes_and_charges_nothing(don
     assert done.certificate("again") == done.certificate("out")
     for name in FILES:
         assert (done.folder / "again" / name).read_bytes() == (done.folder / "out" / name).read_bytes(), name
-    assert done.kinds() == ["create", *["reserve", "start", "commit"] * 5]
+    assert done.kinds() == CHARGED
 
 
 def test_every_tree_that_is_released_follows_the_grammar(done: Job) -> None:
@@ -90,10 +93,11 @@ def test_every_tree_that_is_released_follows_the_grammar(done: Job) -> None:
 
 def test_both_models_are_there_and_measured(done: Job) -> None:
     out, metrics = done.folder / "out", done.metrics("out")
-    for folder in ("model", "model/parses"):
-        model, tokenizer = (kind.from_pretrained(out / folder) for kind in (AutoModelForCausalLM, AutoTokenizer))
+    for folder in (out / "model", out / "model" / "parses"):
+        model, tokenizer = (kind.from_pretrained(folder) for kind in (AutoModelForCausalLM, AutoTokenizer))
         assert model.generate(**tokenizer("(Yield", return_tensors="pt"), max_new_tokens=2).shape[1] > 2
-        assert "differential-privacy" in (out / folder / "README.md").read_text()
+        assert "differential-privacy" in (folder / "README.md").read_text()
+    assert "say (Yield (Today))" in (out / "model" / "README.md").read_text()
     heldout, trees = metrics["heldout"], metrics["trees"]
     assert not heldout["releasable"]
     assert not trees["releasable"]
@@ -104,20 +108,15 @@ def test_both_models_are_there_and_measured(done: Job) -> None:
     assert 0 <= trees["function_distance"] < 0.5
 
 
-def test_the_report_shows_how_trees_were_drawn_and_keeps_private_figures_inside(done: Job) -> None:
-    out = done.folder / "out"
+def test_the_report_shows_how_trees_were_drawn_and_nothing_private_leaves(done: Job) -> None:
+    out, drawn = done.folder / "out", "How parse trees were drawn"
+    inside = ("Words and functions beside held-out text", "Share of each function")
     page = (out / "report.html").read_text()
-    assert "How parse trees were drawn" in page
-    assert "Words and functions beside held-out text" in page
+    assert all(title in page for title in (drawn, *inside))
     assert done.call("report", str(out), "--public").returncode == 0
     public = (out / "report-public.html").read_text()
-    assert "How parse trees were drawn" in public
-    assert "Words and functions beside held-out text" not in public
-    assert "say (Yield (Today))" in (out / "model" / "README.md").read_text()
-
-
-def test_nothing_private_leaves(done: Job) -> None:
-    out = done.folder / "out"
+    assert drawn in public
+    assert not any(title in public for title in inside)
     for name in ("run.log", "certificate.json", "certificate.md", "report.html", "recipe.yaml"):
         assert "user-" not in (out / name).read_text(), name
     assert (out / "private").stat().st_mode & 0o077 == 0
@@ -140,8 +139,7 @@ def test_without_public_trees_and_grammar_it_is_the_published_method(
     tmp_path: Path, tiny_base: Path, local_ray: Path
 ) -> None:
     job = small_job(tmp_path, tiny_base)
-    finished = job.run("out")
-    assert finished.returncode == 0, finished.stderr
+    assert job.run("out").returncode == 0
     figures = job.metrics("out")["synthetic"]["trees"]
     assert (figures["free_draws"], figures.get("masked_draws", 0), figures["written"]) == (12, 0, 12)
 
@@ -157,17 +155,13 @@ def test_a_secret_in_trees_comes_out_without_privacy_and_not_with_it(
     """A literal that half of the people have in their trees, and no public tree has."""
     job = small_job(tmp_path, tiny_base, **warm(tmp_path))
     table = pq.read_table(tmp_path / "talk.parquet").to_pylist()
-    planted = [_planted(row) if int(row["who"].split("-")[1]) % 2 else row for row in table]
-    pq.write_table(pa.Table.from_pylist(planted), tmp_path / "talk.parquet")
+    planted = {"said": f"add {SECRET} today", "lispress": f'(Yield (Create (Event.name_? (?= "{SECRET}"))))'}
+    rows = [row | (planted if int(row["who"].split("-")[1]) % 2 else {}) for row in table]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "talk.parquet")
     noise = ("privacy.epsilon=8",) if private else ("privacy.epsilon=1e6", "training.noise_multiplier=0.05")
     more = ("stages.trees.steps=40", "stages.utterances.steps=2", "training.chunk=40", "generation.texts=48")
     rate = ("adapter.kind=full", "training.optimizer.learning_rate=0.003")
-    finished = job.run("out", *(word for each in (*noise, *more, *rate) for word in ("-o", each)))
-    assert finished.returncode == 0, finished.stderr
+    assert job.run("out", *(word for each in (*noise, *more, *rate) for word in ("-o", each))).returncode == 0
     released = pq.read_table(tmp_path / "out" / "synthetic.parquet")["parse"].to_pylist()
     assert len(released) > 10
     assert any(SECRET in tree for tree in released) == (not private)
-
-
-def _planted(row: dict[str, str]) -> dict[str, str]:
-    return row | {"said": f"add {SECRET} today", "lispress": f'(Yield (Create (Event.name_? (?= "{SECRET}"))))'}

@@ -1,6 +1,6 @@
 """The guarantee of two-stage generation on its own path: rows, readings, clipping, noise and streams of both stages."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -21,15 +21,15 @@ from rayprivacy.blocks.steps import Training
 from rayprivacy.core.keys import Key
 from rayprivacy.corpus.manifest import FileEntry, ShardManifest, write_part
 from rayprivacy.corpus.users import Dropped
-from rayprivacy.dpsgd.batches import Batch, physical_batches
+from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
 from rayprivacy.dpsgd.clipping import BookKeeping, Clipping
 from rayprivacy.dpsgd.engines.engine import StepNoise, make_engine
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.settings import EngineConfig, OptimizerConfig
-from rayprivacy.dpsgd.units import Reading, read_units
-from rayprivacy.methods.registry import method_of, parse_recipe
+from rayprivacy.dpsgd.units import read_units
+from rayprivacy.methods.registry import method_of
 from rayprivacy.methods.two_stage.plan import PARSES, UTTERANCES
 from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
@@ -63,11 +63,8 @@ def recipe(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> TwoStag
     """Equal steps, rates and noise in both stages: nothing but their names tells them apart."""
     folder = tmp_path_factory.mktemp("two_stage")
     write_corpus(folder, users=2)
-    data = small_recipe(folder, tiny_base)
-    data["stages"] = {"trees": {"steps": 4}, "utterances": {"steps": 4}}
-    found = parse_recipe(data)
-    assert isinstance(found, TwoStageRecipe)
-    return found
+    stages = {"trees": {"steps": 4}, "utterances": {"steps": 4}}
+    return TwoStageRecipe.parse(small_recipe(folder, tiny_base) | {"stages": stages})
 
 
 @pytest.fixture(scope="module")
@@ -80,16 +77,8 @@ def streams(recipe: TwoStageRecipe) -> dict[str, str]:
         context = RunContext(run, plan, ledger, KEY, ProgressGauges(recipe.release_id, {}, shown=False))
         context.corpus = CORPUS
         context.load_model()
-        found = {}
-        for name in mechanisms(recipe):
-            settings = recipe.training_of("trees")
-            trained = Training(parses_of(recipe), recipe.adapter, settings, recipe.resources)
-            found[name] = training._named(context, name, trained).stream
-        return found
-
-
-def _reading(recipe: TwoStageRecipe, stage: str) -> Reading:
-    return parses_of(recipe) if stage == "trees" else utterances_of(recipe)
+        trained = Training(parses_of(recipe), recipe.adapter, recipe.training_of("trees"), recipe.resources)
+        return {name: training._named(context, name, trained).stream for name in mechanisms(recipe)}
 
 
 def test_the_stages_share_neither_coins_nor_noise(recipe: TwoStageRecipe, streams: dict[str, str]) -> None:
@@ -106,8 +95,6 @@ def test_the_stages_share_neither_coins_nor_noise(recipe: TwoStageRecipe, stream
 
 
 def _coins(stream: str, rate: float, users: int) -> Any:
-    from rayprivacy.dpsgd.batches import Document
-
     units = [Unit(unit_tag(KEY, "user", user), (Document(np.array([0, user], np.int32), 1),)) for user in range(users)]
     taking = {int(documents[0].ids[1]) for documents in PoissonSampler(KEY, stream, rate, units, 1).sample(0)}
     return np.isin(np.arange(users), list(taking))
@@ -128,20 +115,22 @@ def test_one_more_user_moves_the_sum_by_at_most_the_norm(
     assert moves["no number"] == 0
 
 
-def _summed(
-    recipe: TwoStageRecipe, backbone: Any, stage: str, folder: Path
-) -> Callable[[Sequence[tuple[str, str, str | None]]], torch.Tensor]:
-    """The clipped sum of a step that everybody takes part in, from rows of user, text and tree."""
+Row = tuple[str, str, str | None]  # user, text and tree
+
+
+def _summed(recipe: TwoStageRecipe, backbone: Any, stage: str, folder: Path) -> Callable[[list[Row]], torch.Tensor]:
+    """The clipped sum of a step that everybody takes part in, from rows."""
     model, (never,) = trainable(backbone, AdapterConfig(rank=4)), backbone.tokenizer.encode(UNKNOWN)
     clipped = BookKeeping(model, Clipping(NORM, "flat", False))
+    reading = parses_of(recipe) if stage == "trees" else utterances_of(recipe)
 
     def losses(batch: Batch) -> torch.Tensor:
         broken = (batch.ids == never).any(1)
         return row_losses(model, batch) * torch.where(broken, torch.nan, 1.0)
 
-    def total(rows: Sequence[tuple[str, str, str | None]]) -> torch.Tensor:
+    def total(rows: list[Row]) -> torch.Tensor:
         _write(folder, rows)
-        units = read_units(folder, [0], backbone, KEY, _reading(recipe, stage))
+        units = read_units(folder, [0], backbone, KEY, reading)
         assert all(len(document.ids) < 100 for unit in units for document in unit.documents_in(0))
         summed = torch.zeros(())
         for batch in physical_batches([unit.documents_in(0) for unit in units], 256, backbone.end):
@@ -152,18 +141,11 @@ def _summed(
     return total
 
 
-def _write(folder: Path, rows: Sequence[tuple[str, str, str | None]]) -> None:
-    ordered = sorted(rows)
-    table = pa.table(
-        {
-            "shard": pa.array([0] * len(rows), pa.int32()),
-            "user": [row[0] for row in ordered],
-            "record": pa.array([0] * len(rows), pa.int32()),
-            "text": pa.array([row[1] for row in ordered], pa.large_string()),
-            "lispress": pa.array([row[2] for row in ordered], pa.string()),
-        }
-    )
-    write_part(table, 0, KEY, folder)
+def _write(folder: Path, rows: list[Row]) -> None:
+    kinds = {"shard": pa.int32(), "user": pa.string(), "record": pa.int32(), "text": pa.large_string()}
+    kinds["lispress"] = pa.string()
+    made = [dict(zip(kinds, (0, user, 0, text, tree), strict=True)) for user, text, tree in sorted(rows)]
+    write_part(pa.Table.from_pylist(made, schema=pa.schema(kinds)), 0, KEY, folder)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -184,13 +166,12 @@ def test_the_noise_of_a_stage_has_the_scale_that_its_mechanism_declares(
 
 def _noise(recipe: TwoStageRecipe, mechanism: Any, stream: str, backbone: Any, stage: str) -> Any:
     """What a step without users adds to a mean gradient, on all coordinates."""
-    settings = recipe.training_of(stage).model_copy(
-        update={"clipping_norm": NORM, "optimizer": OptimizerConfig(kind="sgd", learning_rate=1e3, schedule="constant")}
-    )
+    plain = OptimizerConfig(kind="sgd", learning_rate=1e3, schedule="constant")
+    settings = recipe.training_of(stage).model_copy(update={"clipping_norm": NORM, "optimizer": plain})
     model = trainable(backbone, AdapterConfig(rank=8))
     before = {name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad}
-    keyed = StepNoise(KeyedNoise(KEY, stream), mechanism, EXPECTED)
-    engine = make_engine(model, settings, keyed, EngineConfig(), row_losses)
+    noise = StepNoise(KeyedNoise(KEY, stream), mechanism, EXPECTED)
+    engine = make_engine(model, settings, noise, EngineConfig(), row_losses)
     engine.step(0, [])
     after = engine.state_dict()
     assert sum(each.numel() for each in before.values()) > 10_000
