@@ -3,12 +3,13 @@
 import json
 import math
 import signal
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from santext_bench import charges_of, elsewhere, ledger_of, santext_bench
 from small_jobs import joining
 from toy_bench import QUIET, SPOKEN, USERS, Bench
@@ -18,7 +19,8 @@ import rayprivacy as rp
 from rayprivacy.api import Result
 from rayprivacy.cli import main
 from rayprivacy.core.units import AccountKind
-from rayprivacy.work import pieces
+from rayprivacy.methods.registry import method_of
+from rayprivacy.runs.drive import drive
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 MARK = "zqxjvk"
@@ -40,18 +42,34 @@ def finished(shared: Bench, local_ray: Path) -> Result:
     return shared.run("finished")
 
 
-def _rows(result: Any) -> list[dict[str, Any]]:
+def _unmeasured(bench: Bench, name: str, **overrides: Any) -> Result:
+    """A run with a ledger of its own, up to the certificate: what it is measured by, and shown, takes longer."""
+    recipe = bench.load({"privacy.ledger": ledger_of(bench, name), **overrides})
+    return Result(drive(method_of(recipe), recipe, bench.folder / name, console=QUIET, measured=False).run.root)
+
+
+def _rows(result: Result) -> list[dict[str, Any]]:
     return pq.read_table(result.path / "sanitized.parquet").to_pylist()
 
 
+def _bytes(result: Result) -> bytes:
+    return (result.path / "sanitized.parquet").read_bytes()
+
+
+def _change(bench: Bench, column: str, values: list[str]) -> None:
+    """Put other values into the corpus, in turn."""
+    table = pq.read_table(bench.folder / "talk.parquet")
+    values = (values * len(table))[: len(table)]
+    known = {name: table[name] for name in table.column_names}
+    pq.write_table(pa.table(known | {column: values}), bench.folder / "talk.parquet")
+
+
 def test_a_run_leaves_a_release_and_says_what_it_is_worth(shared: Bench, finished: Result) -> None:
-    result, certificate, rows = finished, finished.certificate, _rows(finished)
-    assert len(rows) == USERS * 4
-    assert [row["document"] for row in rows] == sorted({row["document"] for row in rows})
-    assert certificate.kind is AccountKind.METRIC_LOCAL
-    assert certificate.relation == "replace"
-    (event,) = certificate.events
-    assert event.kind == "metric-local-sensitive"
+    certificate, documents = finished.certificate, [row["document"] for row in _rows(finished)]
+    assert len(documents) == USERS * 4
+    assert documents == sorted(set(documents))
+    assert (certificate.kind, certificate.relation) == (AccountKind.METRIC_LOCAL, "replace")
+    assert [event.kind for event in certificate.events] == ["metric-local-sensitive"]
     plan = rp.plan(shared.load())
     assert plan.epsilon == pytest.approx(certificate.spent_diagnostic.epsilon, rel=1e-9)
     assert list(certificate.figures)[:3] == ["Epsilon of a document", "Epsilon of a user", "Epsilon of a word"]
@@ -60,10 +78,9 @@ def test_a_run_leaves_a_release_and_says_what_it_is_worth(shared: Bench, finishe
     assert "no meaningful guarantee" in certificate.warnings[0]
     assert any("the 60 most frequent words" in each for each in certificate.assumptions)
     assert len(shared.charges()) == 1
-    text = (result.path / "certificate.md").read_text()
-    assert text.index("Epsilon of a document") < text.index("Spent up to this release")
-    card = (result.path / "README.md").read_text()
-    assert card.index("Epsilon of a document") < card.index("What it is")
+    for page, later in (("certificate.md", "Spent up to this release"), ("README.md", "What it is")):
+        text = (finished.path / page).read_text()
+        assert text.index("Epsilon of a document") < text.index(later)
 
 
 def test_the_calculator_agrees(shared: Bench, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,74 +92,61 @@ def test_the_calculator_agrees(shared: Bench, capsys: pytest.CaptureFixture[str]
 
 
 def test_the_report_shows_charts_and_attacks_and_shares_only_the_charts(finished: Result) -> None:
-    result = finished
-    page, inference = (result.path / "report.html").read_text(), result.metrics["inference"]
+    page, inference = (finished.path / "report.html").read_text(), finished.metrics["inference"]
     assert SPOKEN not in page, "figures of private text, and never the text"
-    pairs = (result.path / "private" / "pairs.txt").read_text()
+    pairs = (finished.path / "private" / "pairs.txt").read_text()
     assert pairs.count("before: ") == pairs.count("after:  ") == 12, "however few users the first part has"
     assert SPOKEN in pairs
     assert set(inference["success"]) == {"mask", "identity", "bayes", "context"}
     assert inference["words"] >= 20
     for shown in ("N_x: how often", "S_x and S*_y", "Bayes, with the table and a language model", "Epsilon of a word"):
         assert shown in page
-    public = Path(rp.report(result.path, public=True)).read_text()
+    public = Path(rp.report(finished.path, public=True)).read_text()
     assert "N_x: how often" in public
     assert SPOKEN not in public
     assert "Guessed" not in public
-    assert {path.name for path in (result.path / "plots").glob("*kept*")} == {"kept.png"}
+    assert {path.name for path in (finished.path / "plots").glob("*kept*")} == {"kept.png"}
 
 
-def test_any_number_of_parts_writes_the_same_bytes(shared: Bench, finished: Result) -> None:
-    for parts in (1, 3):
-        other = elsewhere(shared, f"parts{parts}", **{"resources.parts": parts, "evaluation.attacked": 0})
-        assert _bytes(other) == _bytes(finished)
+@pytest.mark.parametrize("parts", [1, 3])
+def test_any_number_of_parts_writes_the_same_bytes(shared: Bench, finished: Result, parts: int) -> None:
+    assert _bytes(_unmeasured(shared, f"parts{parts}", **{"resources.parts": parts})) == _bytes(finished)
 
 
-def _bytes(result: Result) -> bytes:
-    return (result.path / "sanitized.parquet").read_bytes()
-
-
-def test_what_a_release_is_made_of_changes_its_coins(shared: Bench, finished: Result) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"), [("sanitize.layout", "keep"), ("privacy.account", "other"), ("privacy.key", "other.key")]
+)
+def test_what_a_release_is_made_of_changes_its_coins(shared: Bench, finished: Result, key: str, value: str) -> None:
     """Two draws from one coin would be worth more than two charges."""
-    for name, change in (
-        ("layout", {"sanitize.layout": "keep"}),
-        ("account", {"privacy.account": "other"}),
-        ("key", {"privacy.key": str(shared.folder / "other.key")}),
-    ):
-        other = elsewhere(shared, name, **{"evaluation.attacked": 0}, **change)
-        assert {row["document"] for row in _rows(finished)}.isdisjoint(row["document"] for row in _rows(other)), name
+    other = _unmeasured(shared, key, **{key: str(shared.folder / value) if key == "privacy.key" else value})
+    assert {row["document"] for row in _rows(finished)}.isdisjoint(row["document"] for row in _rows(other))
 
 
-@pytest.mark.parametrize("crash", ["in a task", "before the commit", "after the commit"])
+CRASHES = {
+    "in a task": "rayprivacy.work.pieces._result",
+    "before the commit": "rayprivacy.release.files.digest_file",
+    "after the commit": "pathlib.Path.replace",
+}
+
+
+@pytest.mark.parametrize("crash", CRASHES)
 def test_a_run_that_dies_is_resumed_with_the_same_bytes_and_one_charge(
     shared: Bench, finished: Result, monkeypatch: pytest.MonkeyPatch, crash: str
 ) -> None:
-    if crash == "in a task":
-        monkeypatch.setattr(pieces, "_result", _die)
-    elif crash == "before the commit":
-        monkeypatch.setattr("rayprivacy.release.files.digest_file", _die)
-    else:
-        monkeypatch.setattr(Path, "replace", _die_moving(Path.replace))
+    real = Path.replace
+
+    def die(*given: Any) -> Any:
+        if crash == "after the commit" and given[0].name != "unreleased-sanitized.parquet":
+            return real(*given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CRASHES[crash], die)
     with pytest.raises(KeyboardInterrupt):
-        elsewhere(shared, crash)
+        _unmeasured(shared, crash)
     monkeypatch.undo()
     assert not (shared.folder / crash / "sanitized.parquet").exists()
-    result = shared.run(crash, {"privacy.ledger": ledger_of(shared, crash)}, resume=True)
-    assert _bytes(result) == _bytes(finished)
+    assert _bytes(_unmeasured(shared, crash)) == _bytes(finished)
     assert charges_of(shared, crash) == 1
-
-
-def _die(*_: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def _die_moving(real: Any) -> Any:
-    def replace(self: Path, target: Path) -> Any:
-        if self.name == "unreleased-sanitized.parquet":
-            raise KeyboardInterrupt
-        return real(self, target)
-
-    return replace
 
 
 @pytest.mark.slow
@@ -162,71 +166,57 @@ def test_a_run_that_is_killed_is_resumed_by_another_process(shared: Bench, finis
 
 
 def test_another_epsilon_is_another_charge_and_a_full_account_refuses_it(bench: Bench) -> None:
-    cost = rp.plan(bench.load()).epsilon
-    bench.blocks["privacy"]["epsilon"] = cost * 1.5
-    bench.recipe.write_text(yaml.safe_dump(bench.blocks))
-    bench.run("first")
+    more = {"privacy.epsilon": rp.plan(bench.load()).epsilon * 1.5, "privacy.ledger": ledger_of(bench, "first")}
+    _unmeasured(bench, "first", **more)
     with pytest.raises(rp.BudgetRefusedError):
-        bench.run("second", {"sanitize.keep": 0.45})
-    words = ["run", str(bench.recipe), "--out", str(bench.folder / "third"), "-o", "sanitize.keep=0.4"]
-    assert main(words) == 3
-    assert len(bench.charges()) == 1
+        bench.run("second", {**more, "sanitize.keep": 0.45})
+    options = [word for key, value in (more | {"sanitize.keep": 0.4}).items() for word in ("-o", f"{key}={value}")]
+    assert main(["run", str(bench.recipe), "--out", str(bench.folder / "third"), *options]) == 3
+    assert charges_of(bench, "first") == 1
     with pytest.raises(rp.ConfigError, match=r"privacy\.epsilon is 100, and all words of a user cost"):
         rp.plan(bench.load({"privacy.epsilon": 100.0}))
 
 
-def test_without_keep_and_epsilon_the_budget_decides(bench: Bench) -> None:
-    plan = rp.plan(bench.load({"sanitize.keep": None, "privacy.epsilon": 800.0}))
+@pytest.mark.parametrize(("response", "least"), [(False, 0.97), (True, 0.9999)])
+def test_without_keep_and_epsilon_the_budget_decides(bench: Bench, response: bool, least: float) -> None:
+    plain = {"sanitize.keep": None, "privacy.epsilon": 800.0}
+    if response:
+        plain |= {"sanitize.mechanism": "randomized_response", "sanitize.plus": None}
+    assert least * 800 <= rp.plan(bench.load(plain)).epsilon <= 800
+    kind = {"kind": "randomize", "epsilon": 5.0, "values": {"mood": ["glad", "sad", "calm"]}}
+    plan = rp.plan(bench.load({**plain, "corpus.labels": ["mood"], "sanitize.labels": kind}))
     assert 0.97 * 800 <= plan.epsilon <= 800
-    response = {"sanitize.mechanism": "randomized_response", "sanitize.plus": None, "sanitize.keep": None}
-    plan = rp.plan(bench.load({**response, "privacy.epsilon": 800.0}))
-    assert plan.epsilon == pytest.approx(800, rel=1e-4)
-    assert plan.epsilon <= 800
-    values = {"mood": ["glad", "sad", "calm"]}
-    labels = {"corpus.labels": ["mood"], "sanitize.labels": {"kind": "randomize", "epsilon": 5.0, "values": values}}
-    for mechanism in ({"sanitize.keep": None}, response):
-        plan = rp.plan(bench.load({**mechanism, **labels, "privacy.epsilon": 800.0}))
-        assert 0.97 * 800 <= plan.epsilon <= 800
-        assert len(plan.plan.charges) == 2
+    assert len(plan.plan.charges) == 2
 
 
 def test_neighbouring_corpora_of_one_size_have_one_certificate(bench: Bench) -> None:
-    first = bench.run().certificate
+    first = _unmeasured(bench, "first").certificate
     bench.talk("talk.parquet", USERS, name="other")
-    second = elsewhere(bench, "other").certificate
-    apart = {"corpus_digest", "ledger_head"}
+    second, apart = _unmeasured(bench, "second").certificate, {"corpus_digest", "ledger_head"}
     assert first.model_dump(exclude=apart) == second.model_dump(exclude=apart)
     assert first.corpus_digest != second.corpus_digest
 
 
 def test_rare_words_leave_no_mark(bench: Bench) -> None:
-    table = pq.read_table(bench.folder / "talk.parquet")
-    texts = [f"{MARK}{at} write to {MARK}@mail.com" for at in range(len(table))]
-    table = table.set_column(1, "said", [texts])
-    pq.write_table(table, bench.folder / "talk.parquet")
+    _change(bench, "said", [f"{MARK}{at} write to {MARK}@mail.com" for at in range(USERS * 4)])
     result = bench.run(overrides={"evaluation.attacked": 0})
     for path in result.path.rglob("*"):
         if path.is_file() and "private" not in path.relative_to(result.path).parts:
             assert MARK.encode() not in path.read_bytes(), path
-    assert all(MARK not in row["text"] for row in _rows(result))
-    assert all("@example.com" in row["text"] for row in _rows(result))
+    assert all(MARK not in row["text"] and "@example.com" in row["text"] for row in _rows(result))
 
 
 def test_labels_are_copied_or_randomised_for_a_charge(bench: Bench) -> None:
-    table = pq.read_table(bench.folder / "talk.parquet")
-    table = table.append_column("mood", [["glad", "sad"] * (len(table) // 2)])
-    pq.write_table(table, bench.folder / "talk.parquet")
-    moods = {"corpus.labels": ["mood"]}
-    copied = elsewhere(bench, "copied", **moods)
+    _change(bench, "mood", ["glad", "sad"])
+    moods, values = {"corpus.labels": ["mood"]}, {"mood": ["glad", "sad", "calm"]}
+    copied = _unmeasured(bench, "copied", **moods)
     assert sum(row["mood"] == "glad" for row in _rows(copied)) == USERS * 2
     assert any("Labels (mood) are released as they are." in each for each in copied.certificate.assumptions)
     kind = {"sanitize.labels.kind": "randomize", "sanitize.labels.epsilon": 0.01}
     with pytest.raises(rp.ConfigError, match=r"sanitize\.labels\.values has no 'mood'"):
         bench.load({**moods, **kind})
-    values = {"sanitize.labels.values": {"mood": ["glad", "sad", "calm"]}}
-    randomised = elsewhere(bench, "randomised", **moods, **kind, **values)
-    found = {row["mood"] for row in _rows(randomised)}
-    assert found == {"glad", "sad", "calm"}
+    randomised = _unmeasured(bench, "randomised", **moods, **kind, **{"sanitize.labels.values": values})
+    assert {row["mood"] for row in _rows(randomised)} == {"glad", "sad", "calm"}
     more = randomised.certificate.spent_diagnostic.epsilon - copied.certificate.spent_diagnostic.epsilon
     assert more == pytest.approx(4 * 0.01)
 
@@ -235,32 +225,21 @@ def test_a_file_without_users_keeps_equal_rows_apart(bench: Bench) -> None:
     alone = {"corpus.user": None, "corpus.max_records_per_user": None}
     with pytest.raises(rp.ConfigError, match=r"set privacy\.unit to record"):
         bench.load(alone)
-    table = pq.read_table(bench.folder / "talk.parquet")
-    pq.write_table(
-        table.set_column(1, "said", [["the same text of the people"] * len(table)]), bench.folder / "t.parquet"
-    )
-    overrides = {**alone, "privacy.unit": "record", "corpus.source": str(bench.folder / "t.parquet")}
-    rows = _rows(bench.run(overrides=overrides))
-    assert len(rows) == len(table)
-    assert len({row["text"] for row in rows}) > len(table) // 2
-    assert rp.plan(bench.load(overrides)).epsilon < rp.plan(bench.load()).epsilon / 3.9
+    alone |= {"privacy.unit": "record"}
+    _change(bench, "said", ["the same text of the people"])
+    rows = _rows(_unmeasured(bench, "alone", **alone))
+    assert len(rows) == USERS * 4
+    assert len({row["text"] for row in rows}) > USERS * 2
+    assert rp.plan(bench.load(alone)).epsilon < rp.plan(bench.load()).epsilon / 3.9
     with pytest.raises(rp.ConfigError, match=r"corpus\.user is null, and the method protects users"):
         rp.load_recipe({"method": "generator", "corpus": {"user": None}})
 
 
 def test_the_short_form_sanitises_one_file(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = bench.folder / "talk.parquet", bench.folder / "out.parquet"
-    words = ["sanitize", str(source), str(out), "--text", "said", "--user", "who", "--max-records", "4"]
-    words += [
-        "--max-tokens",
-        "8",
-        "--words",
-        "300",
-        "--ledger",
-        f"sqlite:///{bench.folder}/l.db",
-        "--key",
-        str(bench.folder / "k"),
-    ]
+    options = {"--text": "said", "--user": "who", "--max-records": "4", "--max-tokens": "8", "--words": "300"}
+    options |= {"--ledger": f"sqlite:///{bench.folder}/l.db", "--key": str(bench.folder / "k")}
+    words = ["sanitize", str(source), str(out), *chain(*options.items())]
     assert main(words) == 2
     assert "give --epsilon" in capsys.readouterr().err
     before = source.read_bytes()
@@ -270,11 +249,11 @@ def test_the_short_form_sanitises_one_file(bench: Bench, capsys: pytest.CaptureF
     assert main([*words, "--epsilon", "0"]) == 2
     assert "'privacy.epsilon' is 0" in capsys.readouterr().err
     assert main([*words, "--keep", "0.3"]) == 0
-    said = capsys.readouterr().out
-    assert "Epsilon of a document" in said
+    assert "Epsilon of a document" in capsys.readouterr().out
     assert len(pq.read_table(out)) == USERS * 4
-    assert (out.with_name("out.parquet.run") / "certificate.md").is_file()
-    assert rp.load_recipe(out.with_name("out.parquet.run") / "recipe.yaml").privacy.epsilon > 100
+    run = out.with_name("out.parquet.run")
+    assert (run / "certificate.md").is_file()
+    assert rp.load_recipe(run / "recipe.yaml").privacy.epsilon > 100
 
 
 def test_a_bound_that_was_kept_and_is_not_that_of_the_table_is_refused(
@@ -305,19 +284,16 @@ def test_a_public_model_learns_to_read_sanitised_text_for_nothing(
         monkeypatch.setattr(f"rayprivacy.methods.santext.pretraining.{name}", value)
     (shared.folder / "public.txt").write_text("\n".join(public_sentences * 6))
     block = {"text": str(shared.folder / "public.txt"), "steps": 60}
-    more = {"pretraining": block, "sanitize.keep": 0.9, "privacy.epsilon": 9000.0}
+    more = {"pretraining": block, "sanitize.keep": 0.9, "privacy.epsilon": 9000.0, "evaluation.attacked": 0}
     result = elsewhere(shared, "pretrained", **more)
     figures = result.metrics["synthetic"]["pretraining"]
     assert figures["loss_after"] < figures["loss_before"] - 0.3
     assert result.model().config.num_hidden_layers == 2
-    assert (
-        "public text alone" in (result.path / "model" / "README.md").read_text()
-        or (result.path / "model" / "README.md").is_file()
-    )
+    assert (result.path / "model" / "README.md").is_file()
     assert charges_of(shared, "pretrained") == 1
     assert shared.load({"pretraining": block}).release_id == shared.load().release_id
     before = (result.path / "model" / "model.safetensors").stat().st_mtime_ns
-    shared.run("pretrained", {"privacy.ledger": ledger_of(shared, "pretrained"), **more}, resume=True)
+    _unmeasured(shared, "pretrained", **more)
     assert (result.path / "model" / "model.safetensors").stat().st_mtime_ns == before
     with pytest.raises(rp.ConfigError, match=r"pretraining\.text is .*: give a Parquet file"):
         elsewhere(shared, "none", **more | {"pretraining": block | {"text": str(shared.folder / "none.txt")}})

@@ -62,14 +62,12 @@ def _shape(result: Result) -> dict[str, Any]:
     """Everything that leaves, but for which words were drawn and the head of the ledger, which knows their digest."""
     rows = pq.read_table(result.path / "sanitized.parquet")
     certificate = json.loads((result.path / "certificate.json").read_text())
-    markdown = (result.path / "certificate.md").read_text().replace(certificate.pop("ledger_head"), "")
     return {
         "columns": rows.schema,
-        "documents": rows["document"].to_pylist(),
-        "moods": rows["mood"].to_pylist(),
+        **{name: rows[name].to_pylist() for name in ("document", "mood")},
         "words": [_words(text) for text in rows["text"].to_pylist()],
+        "markdown": (result.path / "certificate.md").read_text().replace(certificate.pop("ledger_head"), ""),
         "certificate": certificate,
-        "markdown": markdown,
         "lengths": result.metrics["synthetic"]["words"]["histogram"]["counts"],
         "files": sorted(path.name for path in result.path.iterdir()),
     }
@@ -79,14 +77,12 @@ def _shape(result: Result) -> dict[str, Any]:
 def test_neighbours_leave_files_of_one_shape(bench: Bench, unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The coins of two corpora have nothing to do with each other; here both have those of one."""
     monkeypatch.setattr(ShardManifest, "corpus_digest", lambda *_: "d" * 64)
-    most = {"corpus.max_records_per_user": None if unit == "record" else 4}
-    more = {"privacy.unit": unit, **most}
+    more = {"privacy.unit": unit, "corpus.max_records_per_user": None if unit == "record" else 4}
     first = _shape(_run(bench, "one", "first", **more))
-    second = _shape(_run(bench, "other", "second", **more, **{"resources.parts": 1}))
-    assert first == second
+    assert first == _shape(_run(bench, "other", "second", **more, **{"resources.parts": 1}))
     if unit == "record":
         assert sorted(first["words"]) == sorted(min(length, 6) for length in LENGTHS)
-        assert len(set(first["documents"])) == len(ROWS)
+        assert len(set(first["document"])) == len(ROWS)
     else:
         assert len(first["words"]) == 8
 
