@@ -36,10 +36,6 @@ STAGES: dict[str, tuple[Any, str]] = {
 }
 
 
-class _StoppedError(Exception):
-    pass
-
-
 def _open_rich_account(job: Job) -> None:
     """An account that can pay for two releases."""
     recipe = load_recipe(job.recipe)
@@ -58,11 +54,11 @@ def _stopped(job: Job, module: Any, name: str) -> None:
     """Run until what comes next is called."""
 
     def stop(*_: Any, **__: Any) -> None:
-        raise _StoppedError
+        raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, name, stop)
-        with pytest.raises(_StoppedError):
+        with pytest.raises(KeyboardInterrupt):
             _run(job)
 
 

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from santext_bench import elsewhere, santext_bench
-from toy_bench import Bench
+from santext_bench import ledger_of, santext_bench
+from toy_bench import QUIET, Bench
 
 from rayprivacy.api import Result
 from rayprivacy.corpus.manifest import ShardManifest
+from rayprivacy.methods.registry import method_of
+from rayprivacy.runs.drive import drive
 from rayprivacy.sanitize.documents import split, tidy
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -51,7 +53,8 @@ def _run(bench: Bench, corpus: str, name: str, **more: Any) -> Result:
     words = {"sanitize": {"keep": 0.5, "max_tokens": 6, **plain}, "evaluation.attacked": 0}
     source = {"corpus.source": str(bench.folder / "corpus.jsonl"), "corpus.labels": ["mood"]}
     (bench.folder / "corpus.jsonl").write_bytes((bench.folder / f"{corpus}.jsonl").read_bytes())
-    return elsewhere(bench, name, **words, **source, **more)
+    recipe = bench.load({"privacy.ledger": ledger_of(bench, name), **words, **source, **more})
+    return Result(drive(method_of(recipe), recipe, bench.folder / name, console=QUIET).run.root)
 
 
 def _words(text: str) -> int:

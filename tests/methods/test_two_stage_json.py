@@ -69,14 +69,6 @@ def test_private_trees_are_what_the_parser_reads_and_stay_inside(done: Job) -> N
     assert not list(out.glob("private/parsing/*"))
 
 
-def test_called_again_it_reads_no_private_text_with_the_parser_again(done: Job) -> None:
-    shards = done.folder / "out" / "private" / "shards"
-    before = {path: path.stat().st_mtime_ns for path in shards.iterdir()}
-    (done.folder / "requests.parquet").touch()  # the corpus is read anew; its rows are what they were
-    assert done.run("out", "--resume").returncode == 0
-    assert {path: path.stat().st_mtime_ns for path in shards.iterdir()} == before
-
-
 def test_figures_count_keys_and_intents_of_json(done: Job) -> None:
     trees, out = done.metrics("out")["trees"], done.folder / "out"
     assert not trees["releasable"]

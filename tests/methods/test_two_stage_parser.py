@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from small_jobs import known_key
 from small_trees import SCHEMA
 
 from rayprivacy.core.errors import ReleaseError
-from rayprivacy.core.keys import create_key, load_key
+from rayprivacy.core.keys import load_key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT
 from rayprivacy.corpus.manifest import ShardManifest, part_path, read_part, write_part
@@ -30,8 +31,7 @@ Write = Callable[..., ParsingJob]
 @pytest.fixture
 def write(tmp_path: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Writes shards without trees: one part, and one held-out user; a parser that says how often it was asked."""
-    path, asked = tmp_path / "key", list[str]()
-    create_key(path)
+    path, asked = Path(known_key(tmp_path)), list[str]()
 
     def read(utterance: str) -> str:
         asked.append(utterance)
@@ -61,12 +61,15 @@ def _rows(shard: int, users: list[str], texts: list[str]) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(kinds, row, strict=True)) for row in rows], schema=pa.schema(kinds))
 
 
+def _begun(job: ParsingJob) -> ShardManifest | None:
+    return begin(job, load_key(job.key_path))
+
+
 def _parsed(job: ParsingJob) -> ShardManifest:
-    key = load_key(job.key_path)
-    assert begin(job, key) is None
+    assert _begun(job) is None
     for part in (0, HOLDOUT):
         private_trees._parse_part(job, part)
-    return finish(job, key)
+    return finish(job, load_key(job.key_path))
 
 
 def _trees(job: ParsingJob) -> dict[tuple[str, int], str]:
@@ -90,64 +93,58 @@ def test_each_record_has_the_tree_of_its_own_text_whoever_else_is_there(write: W
 
 
 def test_a_killed_task_goes_on_where_it_was(write: Write) -> None:
-    whole = write("whole", ["bob"])
+    whole, job, asked = write("whole", ["bob"]), write("killed", ["bob"]), write.asked  # type: ignore[attr-defined]
     _parsed(whole)
-    job = write("killed", ["bob"])
-    key = load_key(job.key_path)
-    begin(job, key)
-    notes = private_trees._notes(job, key) / "0-0"
+    _begun(job)
+    notes = private_trees._notes(job, load_key(job.key_path)) / "0-0"
     done = [json.dumps([record, _trees(whole)["bob", record]]) for record in (0, 2, 0, 1)]  # two tasks, side by side
     notes.write_text("\n".join(done) + '\n[3, "{\\"inte')  # the last line is not finished
-    asked = write.asked  # type: ignore[attr-defined]
     asked.clear()
     private_trees._parse_part(job, 0)
     assert asked == SAID[3:]
     assert read_part(job.out, 0)["structure"].to_pylist() == read_part(whole.out, 0)["structure"].to_pylist()
     private_trees._parse_part(job, HOLDOUT)
-    finish(job, key)
+    finish(job, load_key(job.key_path))
     assert part_path(job.out, 0).read_bytes() == part_path(whole.out, 0).read_bytes()
     asked.clear()
-    assert begin(job, key) is not None, "what is there is used again"
+    assert _begun(job) is not None, "what is there is used again"
     assert asked == []
 
 
 def test_what_a_killed_task_noted_of_another_corpus_is_not_used(write: Write) -> None:
     """Whoever deletes a user and resumes has other places for all later records."""
     killed = write("one", ["ann", "bob"], texts=["play a", "play b"])
-    begin(killed, load_key(killed.key_path))
+    _begun(killed)
     private_trees._parse_part(killed, 0)
     job = write("one", ["bob"], texts=["stop c", "stop d"])
     _parsed(job)
-    tracks = [json.loads(_trees(job)["bob", record])["slots"]["track"] for record in range(2)]
-    assert tracks == ["stop c", "stop d"]
+    assert [json.loads(_trees(job)["bob", n])["slots"]["track"] for n in range(2)] == ["stop c", "stop d"]
     assert not job.notes.exists()
 
 
 def test_a_source_whose_time_stamp_alone_has_changed_is_not_read_again(write: Write) -> None:
     found, later = _parsed(write("one", ["bob"])), "made of the same rows, later"
     job = write("one", ["bob"], config=later)
-    assert begin(job, load_key(job.key_path)) == found
+    assert _begun(job) == found
     part_path(job.out, 0).write_bytes(b"other")
     with pytest.raises(Exception, match="was changed after it was written"):
-        begin(job, load_key(job.key_path))
-    assert begin(write("one", ["ann"], config=later), load_key(job.key_path)) is None
+        _begun(job)
+    assert _begun(write("one", ["ann"], config=later)) is None
 
 
 def test_another_parser_makes_another_input_of_the_release(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     job = write("one", ["bob"])
-    key, first = load_key(job.key_path), _parsed(job).corpus_digest(load_key(job.key_path))
+    key, first = load_key(job.key_path), _parsed(job)
     monkeypatch.setattr(private_trees, "_parser", lambda job: lambda utterance: "{}")
-    other = write("one", ["bob"], digest="another parser")
-    assert begin(other, key) is None, "trees of the former parser are not used again"
-    assert _parsed(other).corpus_digest(key) != first
+    other = _parsed(write("one", ["bob"], digest="another parser"))  # those of the former parser are not used again
+    assert other.corpus_digest(key) != first.corpus_digest(key)
 
 
 def test_an_error_around_private_text_quotes_none_of_it(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(utterance: str) -> str:
         raise MemoryError(utterance)
 
-    job = write("one", ["bob"])
-    begin(job, load_key(job.key_path))
+    _begun(job := write("one", ["bob"]))
     monkeypatch.setattr(private_trees, "_parser", lambda job: broken)
     with pytest.raises(ReleaseError, match="reading trees off private text stopped with MemoryError") as refused:
         private_trees._parse_part(job, 0)

@@ -25,19 +25,12 @@ from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe, prompt
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.files import dump_recipe
-from rayprivacy.tuning.space import load_space
-from rayprivacy.tuning.trials import Trials
 
-ROOT = Path(__file__).parents[2]
-JOB = ROOT / "jobs" / "two_stage" / "smcalflow.yaml"
+JOB = Path(__file__).parents[2] / "jobs" / "two_stage" / "smcalflow.yaml"
 
 
 def _recipe(**blocks: Any) -> TwoStageRecipe:
     return TwoStageRecipe.parse(blocks)
-
-
-def _steps(trees: int, utterances: int, **more: Any) -> dict[str, Any]:
-    return {"trees": {"steps": trees}, "utterances": {"steps": utterances}, **more}
 
 
 @pytest.mark.parametrize("composition", ["rdp", pytest.param("pld", marks=pytest.mark.exhaustive)])
@@ -47,7 +40,7 @@ def test_the_noise_is_the_least_with_which_both_stages_fit(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # it is found here and now
     privacy = {"epsilon": 3.0, "composition": composition, "ledger": f"sqlite:///{tmp_path}/ledger.db"}
-    stages = _steps(20, 80, sigma_ratio=ratio)
+    stages = {"trees": {"steps": 20}, "utterances": {"steps": 80}, "sigma_ratio": ratio}
     recipe = _recipe(privacy=privacy, stages=stages)
     found, plan = mechanisms(recipe), plan_run(recipe)
     trees, utterances = found[PARSES], found[UTTERANCES]
@@ -62,11 +55,8 @@ def test_the_noise_is_the_least_with_which_both_stages_fit(
 
 
 def test_both_stages_take_the_parts_of_edpsgd() -> None:
-    training = {
-        "noise_schedule": {"kind": "linear", "tau": 0.5, "steps_per_epoch": 20},
-        "microbatches": 32,
-        "chunk": 20,
-    }
+    training = {"microbatches": 32, "chunk": 20}
+    training |= {"noise_schedule": {"kind": "linear", "tau": 0.5, "steps_per_epoch": 20}}
     plan = plan_run(_recipe(privacy={"epsilon": 8.0}, training=training))
     assert 7.99 < epsilon(plan.charges, 1e-6, "rdp") <= 8.0
     assert len({str(event) for event in plan.charges}) == 4  # the levels of 80 steps; those of 20 share the first
@@ -77,23 +67,17 @@ def test_both_stages_take_the_parts_of_edpsgd() -> None:
 
 
 def test_the_noise_of_a_plan_is_that_of_the_calculator() -> None:
-    recipe = load_recipe(JOB, {"privacy.epsilon": 3.0})
-    lines = ["--q1", ".05", "--steps1", "20", "--q2", ".05", "--steps2", "80", "--epsilon", "3", "--delta", "1e-6"]
-    answer = json.loads(command(["epsilon", "two-stage", *lines, "--json"], ROOT).stdout)
-    found = {mechanism.noise_multiplier for mechanism in mechanisms(recipe).values()}  # type: ignore[arg-type]
-    assert len(found) == 1
-    assert found.pop() == pytest.approx(next(iter(answer["noise"].values())), rel=1e-3)
-    shown = command(["plan", str(JOB), "-o", "privacy.epsilon=3"], ROOT)  # there is no such corpus: none is touched
-    assert shown.returncode == 0, shown.stderr
-    assert "training on parse trees" in shown.stdout
-    assert shown.stdout.count("alone") == 2
-    assert "noise multiplier 1.17 " in shown.stdout
+    recipe = load_recipe(JOB, {"privacy.epsilon": 3.0})  # there is no such corpus: none is touched
+    line = "epsilon two-stage --q1 .05 --steps1 20 --q2 .05 --steps2 80 --epsilon 3 --delta 1e-6 --json"
+    (noise,) = set(json.loads(command(line.split(), JOB.parent).stdout)["noise"].values())
+    assert [each.noise_multiplier for each in mechanisms(recipe).values()] == pytest.approx([noise] * 2, rel=1e-3)
 
 
 def test_the_certificate_will_say_what_the_paper_would_and_what_its_batches_cost() -> None:
     """Ten epochs of 133,584 texts in batches of 2,048, with what is exactly epsilon 8 if batches are sampled."""
     training = {"sampling_rate": 2048 / 133_584, "noise_multiplier": 0.63}
-    recipe = _recipe(privacy={"epsilon": 60.0, "delta": 8e-6}, stages=_steps(130, 520), training=training)
+    stages = {"trees": {"steps": 130}, "utterances": {"steps": 520}}
+    recipe = _recipe(privacy={"epsilon": 60.0, "delta": 8e-6}, stages=stages, training=training)
     paper, shuffled = plan_run(recipe).as_published.values()
     assert 10.0 < paper < 10.6  # classic conversion
     assert 33.0 < shuffled < 34.0  # each text takes part ten times
@@ -150,15 +134,17 @@ def test_public_pairs_become_a_document_for_each_model(tmp_path: Path) -> None:
         pretraining_documents(_recipe(pretrain={"source": source, "text": "says"}))
 
 
-@pytest.mark.parametrize(("lines", "says"), [("", "name 1 is missing"), ("Yield\nno way", "name 2 is missing, or has")])
-def test_a_list_that_is_none_is_one_sentence(tmp_path: Path, lines: str, says: str) -> None:
-    (tmp_path / "api.txt").write_text(lines)
+def test_a_list_that_is_none_is_one_sentence(tmp_path: Path) -> None:
     recipe = _recipe(parses={"grammar": "lispress", "functions": str(tmp_path / "api.txt")})
-    with pytest.raises(ConfigError, match=f"parses.functions .*{says}"):
-        structure_of(recipe)
-    (tmp_path / "api.txt").unlink()
-    with pytest.raises(ConfigError, match="cannot be read"):
-        structure_of(recipe)
+    for lines, says in (
+        (None, "cannot be read"),
+        ("", "name 1 is missing"),
+        ("Yield\nno way", "name 2 is missing"),
+    ):
+        if lines is not None:
+            (tmp_path / "api.txt").write_text(lines)
+        with pytest.raises(ConfigError, match=f"parses.functions .*{says}"):
+            structure_of(recipe)
 
 
 def test_steps_together_are_divided_by_one_key(tmp_path: Path) -> None:
@@ -170,26 +156,11 @@ def test_steps_together_are_divided_by_one_key(tmp_path: Path) -> None:
     assert load_recipe(tmp_path / "again.yaml") == divided
 
 
-def test_a_search_may_divide_the_budget_between_the_stages(tmp_path: Path) -> None:
-    trials = Trials.of(load_space(ROOT / "tune_spaces" / "two_stage.yaml"), tmp_path)
-    values = {"stages.sigma_ratio": 2.0, "stages.trees.steps": 40, "training.optimizer.learning_rate": 1e-3}
-    recipe = trials.recipe(values)
-    assert isinstance(recipe, TwoStageRecipe)
-    found = mechanisms(recipe)
-    assert (found[PARSES].steps, found[UTTERANCES].steps) == (40, 60)
-    assert found[PARSES].noise_multiplier == pytest.approx(2 * found[UTTERANCES].noise_multiplier)
-    assert len(trials.charges(values)) == 2 + 3  # chunks of twenty steps
-
-
-@pytest.mark.parametrize(
-    ("generation", "engine"), [({}, "transformers"), ({"free_draws": 2}, "auto"), ({"constrained": False}, "auto")]
-)
-def test_no_engine_is_made_ready_for_trees_that_are_all_drawn_under_masks(
-    tmp_path: Path, generation: dict[str, Any], engine: str
-) -> None:
-    recipe = _recipe(**warm(tmp_path), corpus={"labels": ["lispress"]}, generation={"texts": 12, **generation})
-    writing = recipe.tree_writing
-    assert (writing.engine, writing.max_tokens, writing.texts) == (engine, 64, 12)
+def test_no_engine_is_made_ready_for_trees_that_are_all_drawn_under_masks(tmp_path: Path) -> None:
+    for generation, engine in (({}, "transformers"), ({"free_draws": 2}, "auto"), ({"constrained": False}, "auto")):
+        recipe = _recipe(**warm(tmp_path), corpus={"labels": ["lispress"]}, generation={"texts": 12, **generation})
+        writing = recipe.tree_writing
+        assert (writing.engine, writing.max_tokens, writing.texts) == (engine, 64, 12)
 
 
 def test_no_text_may_hold_a_name_of_the_trees_that_it_is_written_from(

@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import command
 from dying import dying
 from small_jobs import Job
 from small_trees import FUNCTIONS, small_job, warm
@@ -19,60 +18,63 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # The stages have 4 and 6 steps, in chunks of 2. What is saved after six is the second stage's, and not committed yet.
 FIRST_STAGE, SECOND_STAGE = "progress 3", "step-00000006"
-CHARGED = ["create", *["reserve", "start", "commit"] * 5]
 FILES = ("model/model.safetensors", "model/parses/model.safetensors", "synthetic.parquet")
+CHUNK = ["reserve", "start", "commit"]
+
+
+def _job(folder: Path, base: Path) -> Job:
+    pytest.importorskip("xgrammar")
+    blocks = warm(folder)
+    blocks["pretrain"]["steps"] = 80
+    return small_job(folder, base, **blocks, generation={"free_draws": 1})
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> Job:
-    """A run of which a worker was killed in its first training, and the whole job in its second; then resumed."""
-    pytest.importorskip("xgrammar")
-    folder = tmp_path_factory.mktemp("two_stage")
-    blocks = warm(folder)
-    blocks["pretrain"] |= {"steps": 80}
-    job = small_job(folder, tiny_base, **blocks, generation={"free_draws": 1})
-    killed = job.killed("out", dying(job=[SECOND_STAGE], worker=[FIRST_STAGE]))
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert (folder / f"died at {FIRST_STAGE}").exists()
-    assert job.kinds() == ["create", *["reserve", "start", "commit"] * 4, "reserve", "start"]
-    finished = job.run("out", "--resume")
+    job = _job(tmp_path_factory.mktemp("two_stage"), tiny_base)
+    finished = job.run("out")
     assert finished.returncode == 0, finished.stderr
     return job
 
 
+@pytest.mark.exhaustive
+def test_a_run_whose_worker_and_then_whose_job_died_ends_as_one_that_nobody_killed(
+    tmp_path: Path, tiny_base: Path, local_ray: Path
+) -> None:
+    """The worker in its first training, the job in its second; both runs charge once."""
+    job = _job(tmp_path, tiny_base)
+    killed = job.killed("out", dying(job=[SECOND_STAGE], worker=[FIRST_STAGE]))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert (tmp_path / f"died at {FIRST_STAGE}").exists()
+    assert job.kinds() == ["create", *CHUNK * 4, "reserve", "start"]
+    for name, more in (("out", ["--resume"]), ("again", [])):
+        assert job.run(name, *more).returncode == 0
+    assert job.certificate("again") == job.certificate("out")
+    for name in FILES:
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes(), name
+    assert job.kinds() == ["create", *CHUNK * 5]
+
+
 def test_both_stages_are_charged_once_under_one_cap(done: Job) -> None:
-    assert done.kinds() == CHARGED
-    certificate = done.certificate("out")
-    assert {(row["kind"], row["q"]) for row in certificate["events"]} == {("poisson-sampled-gaussian", 0.4)}
-    assert sum(row["count"] for row in certificate["events"]) == 4 + 6
-    assert len({row["sigma_eff"] for row in certificate["events"]}) == 1
+    assert done.kinds() == ["create", *CHUNK * 5]
+    certificate, events = done.certificate("out"), done.certificate("out")["events"]
+    assert {(row["kind"], row["q"]) for row in events} == {("poisson-sampled-gaussian", 0.4)}
+    assert sum(row["count"] for row in events) == 4 + 6
+    assert len({row["sigma_eff"] for row in events}) == 1
     assert (certificate["epsilon"], certificate["composition"]) == (3.0, "rdp")
-    assert certificate["spent_diagnostic"]["epsilon"] <= certificate["epsilon"]
-    trees, utterances, together = certificate["stages"]
-    assert trees["epsilon"] < utterances["epsilon"] < together["epsilon"] <= 3.0
-    assert together["epsilon"] < trees["epsilon"] + utterances["epsilon"]
+    assert certificate["spent_diagnostic"]["epsilon"] <= 3.0
+    trees, utterances, together = (stage["epsilon"] for stage in certificate["stages"])
+    assert trees < utterances < together <= min(3.0, trees + utterances)
     assert len(certificate["as_published"]) == 2
     assert max(certificate["as_published"].values()) > 3.0
     assert any("grammar" in sentence for sentence in certificate["assumptions"])
-    verified = command(["ledger", "verify", "--ledger", f"sqlite:///{done.folder}/ledger.db"], done.folder)
-    assert verified.returncode == 0, verified.stderr
 
 
 def test_called_again_it_charges_nothing_and_changes_nothing(done: Job) -> None:
     before = {name: (done.folder / "out" / name).read_bytes() for name in FILES}
     assert done.run("out", "--resume").returncode == 0
     assert {name: (done.folder / "out" / name).read_bytes() for name in FILES} == before
-    assert done.kinds() == CHARGED
-
-
-@pytest.mark.exhaustive
-def test_a_run_that_nobody_killed_ends_in_the_same_bytes_and_charges_nothing(done: Job) -> None:
-    again = done.run("again")
-    assert again.returncode == 0, again.stderr
-    assert done.certificate("again") == done.certificate("out")
-    for name in FILES:
-        assert (done.folder / "again" / name).read_bytes() == (done.folder / "out" / name).read_bytes(), name
-    assert done.kinds() == CHARGED
+    assert done.kinds() == ["create", *CHUNK * 5]
 
 
 def test_every_tree_that_is_released_follows_the_grammar(done: Job) -> None:
@@ -99,8 +101,7 @@ def test_both_models_are_there_and_measured(done: Job) -> None:
         assert "differential-privacy" in (folder / "README.md").read_text()
     assert "say (Yield (Today))" in (out / "model" / "README.md").read_text()
     heldout, trees = metrics["heldout"], metrics["trees"]
-    assert not heldout["releasable"]
-    assert not trees["releasable"]
+    assert heldout["releasable"] is trees["releasable"] is False
     for kind in ("perplexity", "perplexity_of_trees", "perplexity_of_utterances"):
         assert set(heldout[kind]) == {"base", "pretrained", "two_stage"}
         assert heldout[kind]["pretrained"] < 0.1 * heldout[kind]["base"], "public pairs teach both kinds of document"
