@@ -16,6 +16,7 @@ from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, Queries, encode
 
 VOCABULARY = 30
+Select = Callable[..., Queries]
 
 
 @given(st.integers(0, 1000), st.integers(2, VOCABULARY), st.floats(1e-6, 1.0), st.integers(0, VOCABULARY - 1))
@@ -52,12 +53,6 @@ def test_a_sure_student_keeps_two_candidates() -> None:
 
 
 @pytest.fixture(scope="module")
-def student(tiny_basis: Basis, tiny_backbone: Backbone) -> HeadStudent:
-    matrix = 0.2 * torch.randn(16, 16, generator=torch.Generator().manual_seed(4))
-    return HeadStudent(tiny_backbone, HeadAdapter(tiny_basis, matrix))
-
-
-@pytest.fixture(scope="module")
 def many(tiny_backbone: Backbone) -> Encoded:
     """More contexts than one block of the selection holds: random documents, some of them with one beginning."""
     random = torch.randint(5, 400, (40, 18), generator=torch.Generator().manual_seed(1)).tolist()
@@ -67,11 +62,17 @@ def many(tiny_backbone: Backbone) -> Encoded:
 
 
 @pytest.fixture(scope="module")
-def select(many: Encoded, student: HeadStudent, tiny_backbone: Backbone) -> Callable[..., Queries]:
+def select(many: Encoded, student: HeadStudent, tiny_backbone: Backbone) -> Select:
     def select(count: int = 10_000, seed: int = 0, rows: Encoded = many, **votes: Any) -> Queries:
         return select_queries(rows, student, tiny_backbone, VotesConfig(top_k=8, **votes), count, seed)
 
     return select
+
+
+@pytest.fixture(scope="module")
+def student(tiny_basis: Basis, tiny_backbone: Backbone) -> HeadStudent:
+    matrix = 0.2 * torch.randn(16, 16, generator=torch.Generator().manual_seed(4))
+    return HeadStudent(tiny_backbone, HeadAdapter(tiny_basis, matrix))
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,7 @@ def _places(queries: Queries) -> set[tuple[int, ...]]:
 
 @pytest.mark.parametrize("how", ["any", "threshold"])
 def test_queries_are_asked_only_outside_the_students_top_and_each_context_once(
-    how: str, many: Encoded, logits: torch.Tensor, select: Callable[..., Queries], tiny_backbone: Backbone
+    how: str, many: Encoded, logits: torch.Tensor, select: Select, tiny_backbone: Backbone
 ) -> None:
     queries = select(select=how)
     row, position = queries.context.T
@@ -105,32 +106,24 @@ def test_queries_are_asked_only_outside_the_students_top_and_each_context_once(
     asked = _contexts(many, queries.context)
     assert len(set(asked)) == len(asked), "equal beginnings of two documents are one query"
     if how == "any":
-        assert set(asked) == set(_contexts(many, many.predicts.nonzero()))
+        contexts = set(_contexts(many, many.predicts.nonzero()))
+        assert set(asked) == contexts
+        counts = (1, 10, 511, 600)  # no more than are paid for
+        assert [len(select(count, select="any")) for count in counts] == [min(n, len(contexts)) for n in counts]
     assert torch.equal(queries.hidden, many.hidden[row, position].float())
     expected, _ = candidate_tokens(own, tiny_backbone.end, VotesConfig(top_k=8))
     assert torch.equal(queries.candidates.sort(1).values, expected.sort(1).values)
 
 
-def test_the_centre_is_the_students_distribution_over_the_allowed(
-    logits: torch.Tensor, select: Callable[..., Queries]
-) -> None:
+def test_the_centre_is_the_students_distribution_over_the_allowed(logits: torch.Tensor, select: Select) -> None:
     queries = select(100, top_p=0.01)
     own = torch.softmax(logits[tuple(queries.context.T)], -1).gather(1, queries.candidates) * queries.allowed
     assert not queries.allowed.all()
     torch.testing.assert_close(queries.centre, own / own.sum(1, keepdim=True))
 
 
-@pytest.mark.parametrize("count", [1, 10, 511, 600])
-def test_no_more_queries_than_are_paid_for(
-    count: int, select: Callable[..., Queries], many: Encoded, tiny_backbone: Backbone
-) -> None:
-    queries, contexts = select(count, select="any"), set(_contexts(many, many.predicts.nonzero()))
-    assert len(queries) == len(queries.hidden) == len(queries.allowed) == min(count, len(contexts))
-    assert (queries.candidates == tiny_backbone.end).any(1).all()
-
-
 @pytest.mark.parametrize("how", ["any", "threshold", "entropy"])
-def test_the_selection_repeats_with_its_seed(how: str, select: Callable[..., Queries]) -> None:
+def test_the_selection_repeats_with_its_seed(how: str, select: Select) -> None:
     state = torch.random.get_rng_state()
     first, again, other = (select(50, seed, select=how, top_p=0.9) for seed in (0, 0, 1))
     for name in vars(first):
@@ -139,7 +132,7 @@ def test_the_selection_repeats_with_its_seed(how: str, select: Callable[..., Que
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_entropy_asks_where_the_student_is_least_sure(logits: torch.Tensor, select: Callable[..., Queries]) -> None:
+def test_entropy_asks_where_the_student_is_least_sure(logits: torch.Tensor, select: Select) -> None:
     places, asked = select(select="any").context, _places(select(60, select="entropy"))
     entropy = torch.distributions.Categorical(logits=logits[tuple(places.T)]).entropy()
     chosen = torch.tensor([tuple(place) in asked for place in places.tolist()])
@@ -147,14 +140,12 @@ def test_entropy_asks_where_the_student_is_least_sure(logits: torch.Tensor, sele
     assert entropy[chosen].min() >= entropy[~chosen].max() - 1e-5
 
 
-def test_fewer_queries_are_among_more_in_the_order_of_rows(select: Callable[..., Queries]) -> None:
+def test_fewer_queries_are_among_more_in_the_order_of_rows(select: Select) -> None:
     more = select(90)
     assert _places(select(20)) < _places(more)
     assert more.context.tolist() == sorted(more.context.tolist())
 
 
-def test_a_student_that_knows_everything_asks_nothing(
-    many: Encoded, logits: torch.Tensor, select: Callable[..., Queries]
-) -> None:
-    ids = torch.cat([many.ids[:, :1], logits.argmax(-1)[:, :-1]], 1)
-    assert len(select(50, rows=Encoded(ids, many.segment, many.hidden))) == 0
+def test_a_student_that_knows_everything_asks_nothing(many: Encoded, logits: torch.Tensor, select: Select) -> None:
+    known = torch.cat([many.ids[:, :1], logits.argmax(-1)[:, :-1]], 1)
+    assert len(select(50, rows=Encoded(known, many.segment, many.hidden))) == 0

@@ -1,14 +1,21 @@
-"""A run directory belongs to one recipe, and to the public inputs with which it began."""
+"""A run directory belongs to one recipe and the public inputs with which it began; its driver quotes no private text."""
 
+import inspect
 import json
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.errors import ConfigError, RayPrivacyError
+from rayprivacy.corpus import verify
+from rayprivacy.methods.generator import method
 from rayprivacy.methods.registry import parse_recipe
+from rayprivacy.methods.seqpate import heldout
+from rayprivacy.methods.two_stage import heldout as two_stage_heldout
+from rayprivacy.runs import heldout as heldout_documents
 from rayprivacy.runs.directory import MEASURED, Run, forget_another_corpus, log_entries
 
 
@@ -60,3 +67,28 @@ def test_figures_of_another_corpus_are_deleted(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {*named, "plots"}
     forget_another_corpus(tmp_path, "b")
     assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+SECRET = "my test was positive"
+
+
+class _Rows:
+    """Whatever is asked of it, it quotes a private row, as parsers do."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError(f"cannot parse {SECRET!r}")
+
+    __truediv__ = __getattr__
+
+
+DRIVERS = (
+    *(heldout.heldout_metrics, heldout_documents.heldout_metrics, verify.verify_shards, method.label_sums),
+    *(two_stage_heldout.heldout_metrics, two_stage_heldout.tree_metrics),
+)
+
+
+@pytest.mark.parametrize("function", DRIVERS, ids=lambda function: f"{function.__module__}.{function.__name__}")
+def test_private_text_stays_out_of_what_stops_a_driver(function: Any) -> None:
+    with pytest.raises(RayPrivacyError, match=r"stopped with ValueError \(its text is withheld") as caught:
+        function(*[_Rows() for _ in inspect.signature(function).parameters])
+    assert SECRET not in "".join(traceback.format_exception(caught.value))

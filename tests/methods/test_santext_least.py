@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from annotated_types import Ge, Gt
@@ -70,19 +69,16 @@ def test_every_setting_is_tried_with_the_least_that_it_allows() -> None:
         value: Any = {"sanitize": LEAST[name]}
         for key in ("sanitize", *name.split(".")):
             value = value.get(key)
-        for bound in bounds:
-            if isinstance(bound, Ge):
-                assert value == bound.ge, name
-            if isinstance(bound, Gt):
-                assert value == math.nextafter(float(bound.gt), math.inf), name  # type: ignore[arg-type]
+        least = [bound.ge for bound in bounds if isinstance(bound, Ge)]
+        least += [math.nextafter(bound.gt, math.inf) for bound in bounds if isinstance(bound, Gt)]  # type: ignore[arg-type]
+        assert least in ([], [value]), name
 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> Bench:
     made = santext_bench(tmp_path_factory.mktemp("least"), tiny_base)
-    table = pq.read_table(made.folder / "talk.parquet")
-    moods = pa.array([("glad", "sad", None)[row % 3] for row in range(len(table))])
-    pq.write_table(table.append_column("mood", moods), made.folder / "talk.parquet")
+    table, moods = pq.read_table(made.folder / "talk.parquet"), ["glad", "sad", None] * (USERS * 4 // 3)
+    pq.write_table(table.append_column("mood", [moods]), made.folder / "talk.parquet")
     np.savez(made.folder / "two.npz", words=["the", "word"], vectors=np.eye(2))
     return made
 
@@ -107,7 +103,8 @@ def test_the_least_of_some_settings_is_refused_before_an_account_is_opened(bench
 
 
 @pytest.mark.parametrize(
-    "names", [*DAILY, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in LEAST if name not in REFUSED)]
+    "names",
+    [*DAILY, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in LEAST if name not in (*REFUSED, *DAILY))],
 )
 def test_the_least_that_a_setting_allows_runs_to_its_end(bench: Bench, names: str) -> None:
     result = _run(bench, names)

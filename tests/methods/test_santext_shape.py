@@ -42,18 +42,16 @@ LENGTHS = [4, 4, 13, 2, 2, 0, 1, 1, 2, 2, 0, 3]
 def bench(tmp_path: Path, tiny_base: Path) -> Bench:
     found = santext_bench(tmp_path, tiny_base)
     np.savez(found.folder / "plain.npz", words=VOCABULARY, vectors=np.eye(len(VOCABULARY)))
-    for name, column in (("one", 2), ("other", 3)):
-        rows = [{"who": row[0], "mood": row[1], "said": row[column]} for row in ROWS]
-        (found.folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     return found
 
 
-def _run(bench: Bench, corpus: str, name: str, **more: Any) -> Result:
+def _run(bench: Bench, column: int, name: str, **more: Any) -> Result:
+    """A run up to its figures."""
+    corpus = bench.folder / "corpus.jsonl"
+    corpus.write_text("\n".join(json.dumps({"who": row[0], "mood": row[1], "said": row[column]}) for row in ROWS))
     plain = {"vectors_file": str(bench.folder / "plain.npz"), "words": len(VOCABULARY), "entities": []}
-    words = {"sanitize": {"keep": 0.5, "max_tokens": 6, **plain}, "evaluation.attacked": 0}
-    source = {"corpus.source": str(bench.folder / "corpus.jsonl"), "corpus.labels": ["mood"]}
-    (bench.folder / "corpus.jsonl").write_bytes((bench.folder / f"{corpus}.jsonl").read_bytes())
-    recipe = bench.load({"privacy.ledger": ledger_of(bench, name), **words, **source, **more})
+    more |= {"sanitize": {"keep": 0.5, "max_tokens": 6, **plain}, "evaluation.attacked": 0, "corpus.labels": ["mood"]}
+    recipe = bench.load({"privacy.ledger": ledger_of(bench, name), "corpus.source": str(corpus), **more})
     return Result(drive(method_of(recipe), recipe, bench.folder / name, console=QUIET).run.root)
 
 
@@ -81,8 +79,8 @@ def test_neighbours_leave_files_of_one_shape(bench: Bench, unit: str, monkeypatc
     """The coins of two corpora have nothing to do with each other; here both have those of one."""
     monkeypatch.setattr(ShardManifest, "corpus_digest", lambda *_: "d" * 64)
     more = {"privacy.unit": unit, "corpus.max_records_per_user": None if unit == "record" else 4}
-    first = _shape(_run(bench, "one", "first", **more))
-    assert first == _shape(_run(bench, "other", "second", **more, **{"resources.parts": 1}))
+    first = _shape(_run(bench, 2, "first", **more))
+    assert first == _shape(_run(bench, 3, "second", **more, **{"resources.parts": 1}))
     if unit == "record":
         assert sorted(first["words"]) == sorted(min(length, 6) for length in LENGTHS)
         assert len(set(first["document"])) == len(ROWS)
