@@ -20,6 +20,7 @@ from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe, method_of
 from rayprivacy.methods.seqpate import method as seqpate
+from rayprivacy.reporting.page import write_report
 from rayprivacy.runs import drive as driver
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -121,6 +122,8 @@ def test_a_corpus_that_comes_back_finds_its_own_release(job: Job) -> None:
     _stopped(job, seqpate.writing, "write_samples")
     assert not (job.folder / "out" / "certificate.json").exists()
     assert (job.folder / "out" / "model" / "model.safetensors").read_bytes() != first["model/model.safetensors"]
+    with pytest.raises(ConfigError):
+        write_report(job.folder / "out")
     shutil.move(job.folder / "kept.parquet", job.folder / "talk.parquet")
     _run(job)
     again = _files(job)

@@ -1,4 +1,4 @@
-"""A run directory belongs to one recipe and the public inputs with which it began; its driver quotes no private text."""
+"""A run directory belongs to one recipe and its first public inputs, and its driver quotes no private text."""
 
 import inspect
 import json

@@ -25,37 +25,30 @@ FILES = ("model/model.safetensors", "model/parses/model.safetensors", "synthetic
 CHUNK = ["reserve", "start", "commit"]
 
 
-def _job(folder: Path, base: Path) -> Job:
-    pytest.importorskip("xgrammar")
-    blocks = warm(folder)
-    blocks["pretrain"]["steps"] = 80
-    return small_job(folder, base, **blocks, generation={"free_draws": 1})
-
-
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> Job:
-    job = _job(tmp_path_factory.mktemp("two_stage"), tiny_base)
-    finished = job.run("out")
+    """A run of which a worker was killed in its first training, and the whole job in its second; then resumed."""
+    pytest.importorskip("xgrammar")
+    folder = tmp_path_factory.mktemp("two_stage")
+    blocks = warm(folder)
+    blocks["pretrain"]["steps"] = 80
+    job = small_job(folder, tiny_base, **blocks, generation={"free_draws": 1})
+    killed = job.killed("out", dying(job=[SECOND_STAGE], worker=[FIRST_STAGE]))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert (folder / f"died at {FIRST_STAGE}").exists()
+    assert job.kinds() == ["create", *CHUNK * 4, "reserve", "start"]
+    finished = job.run("out", "--resume")
     assert finished.returncode == 0, finished.stderr
     return job
 
 
 @pytest.mark.exhaustive
-def test_a_run_whose_worker_and_then_whose_job_died_ends_as_one_that_nobody_killed(
-    tmp_path: Path, tiny_base: Path, local_ray: Path
-) -> None:
-    """The worker in its first training, the job in its second; both runs charge once."""
-    job = _job(tmp_path, tiny_base)
-    killed = job.killed("out", dying(job=[SECOND_STAGE], worker=[FIRST_STAGE]))
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert (tmp_path / f"died at {FIRST_STAGE}").exists()
-    assert job.kinds() == ["create", *CHUNK * 4, "reserve", "start"]
-    for name, more in (("out", ["--resume"]), ("again", [])):
-        assert job.run(name, *more).returncode == 0
-    assert job.certificate("again") == job.certificate("out")
+def test_a_run_that_nobody_killed_ends_in_the_same_bytes_and_charges_nothing(done: Job) -> None:
+    assert done.run("again").returncode == 0
+    assert done.certificate("again") == done.certificate("out")
     for name in FILES:
-        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes(), name
-    assert job.kinds() == ["create", *CHUNK * 5]
+        assert (done.folder / "again" / name).read_bytes() == (done.folder / "out" / name).read_bytes(), name
+    assert done.kinds() == ["create", *CHUNK * 5]
 
 
 def test_both_stages_are_charged_once_under_one_cap(done: Job) -> None:
