@@ -2,7 +2,7 @@
 
 Of two corpora that differ in one user, what is drawn differs, and digests that hold it. How many files, texts, columns,
 tensors and charges there are, what the certificate says, and the recipe as it was resolved, must not. SanText compares
-documents word for word instead, and says that the number of documents is no secret: `test_santext_shape.py` is its
+documents word for word instead, and says that the number of documents is no secret: `test_santext.py` is its
 test.
 """
 

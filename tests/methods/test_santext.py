@@ -6,10 +6,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from santext_bench import charges_of, elsewhere, ledger_of, santext_bench
+from santext_bench import charges_of, ledger_of, santext_bench
 from small_jobs import joining
 from toy_bench import QUIET, SPOKEN, USERS, Bench
 from zygote import fork_command
@@ -18,8 +19,10 @@ import rayprivacy as rp
 from rayprivacy.api import Result
 from rayprivacy.cli import main
 from rayprivacy.core.units import AccountKind
+from rayprivacy.corpus.manifest import ShardManifest
 from rayprivacy.methods.registry import method_of
 from rayprivacy.runs.drive import drive
+from rayprivacy.sanitize.documents import split, tidy
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 MARK = "zqxjvk"
@@ -41,10 +44,10 @@ def finished(shared: Bench, local_ray: Path) -> Result:
     return shared.run("finished")
 
 
-def _unmeasured(bench: Bench, name: str, **overrides: Any) -> Result:
-    """A run with a ledger of its own, up to the certificate: what it is measured by, and shown, takes longer."""
+def _run(bench: Bench, name: str, measured: bool = False, **overrides: Any) -> Result:
+    """A run with a ledger of its own, up to the certificate or its figures, without a report."""
     recipe = bench.load({"privacy.ledger": ledger_of(bench, name), **overrides})
-    return Result(drive(method_of(recipe), recipe, bench.folder / name, console=QUIET, measured=False).run.root)
+    return Result(drive(method_of(recipe), recipe, bench.folder / name, console=QUIET, measured=measured).run.root)
 
 
 def _rows(result: Result) -> list[dict[str, Any]]:
@@ -101,7 +104,7 @@ def test_the_report_shows_charts_and_attacks_and_shares_only_the_charts(finished
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_any_number_of_parts_writes_the_same_bytes(shared: Bench, finished: Result, parts: int) -> None:
-    assert _bytes(_unmeasured(shared, f"parts{parts}", **{"resources.parts": parts})) == _bytes(finished)
+    assert _bytes(_run(shared, f"parts{parts}", **{"resources.parts": parts})) == _bytes(finished)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +112,7 @@ def test_any_number_of_parts_writes_the_same_bytes(shared: Bench, finished: Resu
 )
 def test_what_a_release_is_made_of_changes_its_coins(shared: Bench, finished: Result, key: str, value: str) -> None:
     """Two draws from one coin would be worth more than two charges."""
-    other = _unmeasured(shared, key, **{key: str(shared.folder / value) if key == "privacy.key" else value})
+    other = _run(shared, key, **{key: str(shared.folder / value) if key == "privacy.key" else value})
     assert {row["document"] for row in _rows(finished)}.isdisjoint(row["document"] for row in _rows(other))
 
 
@@ -133,10 +136,10 @@ def test_a_run_that_dies_is_resumed_with_the_same_bytes_and_one_charge(
 
     monkeypatch.setattr(CRASHES[crash], die)
     with pytest.raises(KeyboardInterrupt):
-        _unmeasured(shared, crash)
+        _run(shared, crash)
     monkeypatch.undo()
     assert not (shared.folder / crash / "sanitized.parquet").exists()
-    assert _bytes(_unmeasured(shared, crash)) == _bytes(finished)
+    assert _bytes(_run(shared, crash)) == _bytes(finished)
     assert charges_of(shared, crash) == 1
 
 
@@ -155,7 +158,7 @@ def test_a_run_that_is_killed_is_resumed_by_another_process(shared: Bench, finis
 
 def test_another_epsilon_is_another_charge_and_a_full_account_refuses_it(bench: Bench) -> None:
     more = {"privacy.epsilon": rp.plan(bench.load()).epsilon * 1.5, "privacy.ledger": ledger_of(bench, "first")}
-    _unmeasured(bench, "first", **more)
+    _run(bench, "first", **more)
     with pytest.raises(rp.BudgetRefusedError):
         bench.run("second", {**more, "sanitize.keep": 0.45})
     options = [word for key, value in (more | {"sanitize.keep": 0.4}).items() for word in ("-o", f"{key}={value}")]
@@ -180,11 +183,11 @@ def test_rare_words_leave_no_mark(bench: Bench) -> None:
 
 def test_labels_are_copied_or_randomised_for_a_charge(bench: Bench) -> None:
     _change(bench, "mood", ["glad", "sad"])
-    copied = _unmeasured(bench, "copied", **{"corpus.labels": ["mood"]})
+    copied = _run(bench, "copied", **{"corpus.labels": ["mood"]})
     assert sum(row["mood"] == "glad" for row in _rows(copied)) == USERS * 2
     assert any("Labels (mood) are released as they are." in each for each in copied.certificate.assumptions)
     kind = {"kind": "randomize", "epsilon": 0.01, "values": {"mood": ["glad", "sad", "calm"]}}
-    randomised = _unmeasured(bench, "randomised", **{"corpus.labels": ["mood"], "sanitize.labels": kind})
+    randomised = _run(bench, "randomised", **{"corpus.labels": ["mood"], "sanitize.labels": kind})
     assert {row["mood"] for row in _rows(randomised)} == {"glad", "sad", "calm"}
     more = randomised.certificate.spent_diagnostic.epsilon - copied.certificate.spent_diagnostic.epsilon
     assert more == pytest.approx(4 * 0.01)
@@ -193,7 +196,7 @@ def test_labels_are_copied_or_randomised_for_a_charge(bench: Bench) -> None:
 def test_a_file_without_users_keeps_equal_rows_apart(bench: Bench) -> None:
     alone = {"corpus.user": None, "corpus.max_records_per_user": None, "privacy.unit": "record"}
     _change(bench, "said", ["the same text of the people"])
-    rows = _rows(_unmeasured(bench, "alone", **alone))
+    rows = _rows(_run(bench, "alone", **alone))
     assert len(rows) == USERS * 4
     assert len({row["text"] for row in rows}) > USERS * 2
     assert rp.plan(bench.load(alone)).epsilon < rp.plan(bench.load()).epsilon / 3.9
@@ -242,7 +245,7 @@ def test_a_public_model_learns_to_read_sanitised_text_for_nothing(
     (shared.folder / "public.txt").write_text("\n".join(public_sentences * 6))
     block = {"text": str(shared.folder / "public.txt"), "steps": 60}
     more = {"pretraining": block, "sanitize.keep": 0.9, "privacy.epsilon": 9000.0, "evaluation.attacked": 0}
-    result = elsewhere(shared, "pretrained", **more)
+    result = _run(shared, "pretrained", measured=True, **more)
     figures = result.metrics["synthetic"]["pretraining"]
     assert figures["loss_after"] < figures["loss_before"] - 0.3
     assert result.model().config.num_hidden_layers == 2
@@ -250,7 +253,71 @@ def test_a_public_model_learns_to_read_sanitised_text_for_nothing(
     assert charges_of(shared, "pretrained") == 1
     assert shared.load({"pretraining": block}).release_id == shared.load().release_id
     saved = (result.path / "model" / "model.safetensors").stat().st_mtime_ns
-    _unmeasured(shared, "pretrained", **more)
+    _run(shared, "pretrained", **more)
     assert (result.path / "model" / "model.safetensors").stat().st_mtime_ns == saved
     with pytest.raises(rp.ConfigError, match=r"pretraining\.text is .*: give a Parquet file"):
-        _unmeasured(shared, "none", **more | {"pretraining": {"text": str(shared.folder / "none.txt")}})
+        _run(shared, "none", **more | {"pretraining": {"text": str(shared.folder / "none.txt")}})
+
+
+# One word against another, in rows of (user, mood, text, the same with other words).
+ROWS = [
+    ("ann", "glad", "the people was good", "the people was good"),
+    ("ann", "glad", "the people was bad", "the people was good"),  # two documents become equal
+    ("ann", None, "good " + "people " * 12, "A" * 1990 + " people" * 12),  # a pasted key, say
+    ("ann", "None", "the end", "the \x1c"),
+    ("ann", None, "the end", "the end"),
+    ("ann", None, " ", "\ue000"),
+    ("bob", "sad", "null", "None"),
+    ("bob", "sad", "good", "\u200b"),
+    ("bob", "sad", "the city", "the \U0001f642"),
+    ("bob", None, "caf\u00e9 city", "cafe\u0301 cafe\u0301"),
+    ("bob", None, "", "\u3000"),
+    ("bob", "None", "NaN 7 true", "nan \u0667 was"),
+]
+# Each is one word wherever it stands, so that words of the released text can be counted.
+VOCABULARY = "the people was good bad end city null none true home bread soup tea".split()  # noqa: SIM905
+LENGTHS = [4, 4, 13, 2, 2, 0, 1, 1, 2, 2, 0, 3]
+
+
+def _words(text: str) -> int:
+    return len(split(tidy(text))[0])
+
+
+def _shape(result: Result) -> dict[str, Any]:
+    """Everything that leaves, but for which words were drawn and the head of the ledger, which knows their digest."""
+    rows = pq.read_table(result.path / "sanitized.parquet")
+    certificate = json.loads((result.path / "certificate.json").read_text())
+    return {
+        "columns": rows.schema,
+        **{name: rows[name].to_pylist() for name in ("document", "mood")},
+        "words": [_words(text) for text in rows["text"].to_pylist()],
+        "markdown": (result.path / "certificate.md").read_text().replace(certificate.pop("ledger_head"), ""),
+        "certificate": certificate,
+        "lengths": result.metrics["synthetic"]["words"]["histogram"]["counts"],
+        "files": sorted(path.name for path in result.path.iterdir()),
+    }
+
+
+@pytest.mark.parametrize("unit", ["user", "record"])
+def test_neighbours_leave_files_of_one_shape(bench: Bench, unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coins of two corpora have nothing to do with each other; here both have those of one."""
+    monkeypatch.setattr(ShardManifest, "corpus_digest", lambda *_: "d" * 64)
+    np.savez(bench.folder / "plain.npz", words=VOCABULARY, vectors=np.eye(len(VOCABULARY)))
+    plain = {"vectors_file": str(bench.folder / "plain.npz"), "words": len(VOCABULARY), "entities": []}
+    more = {"sanitize": {"keep": 0.5, "max_tokens": 6, **plain}, "corpus.labels": ["mood"], "evaluation.attacked": 0}
+    more |= {"privacy.unit": unit, "corpus.max_records_per_user": None if unit == "record" else 4}
+    found = []
+    for parts, column in enumerate((2, 3), 1):
+        rows = [{"who": row[0], "mood": row[1], "said": row[column]} for row in ROWS]
+        pq.write_table(pa.Table.from_pylist(rows), bench.folder / "talk.parquet")
+        found.append(_shape(_run(bench, f"{parts}", measured=True, **more, **{"resources.parts": parts})))
+    assert found[0] == found[1]
+    if unit == "record":
+        assert sorted(found[0]["words"]) == sorted(min(length, 6) for length in LENGTHS)
+        assert len(set(found[0]["document"])) == len(ROWS)
+    else:
+        assert len(found[0]["words"]) == 8
+
+
+def test_the_rows_of_these_corpora_are_as_long_as_each_other() -> None:
+    assert [_words(row[2]) for row in ROWS] == [_words(row[3]) for row in ROWS] == LENGTHS
