@@ -58,10 +58,7 @@ def test_texts_of_one_meaning_have_one_topic(shape: Shape, model: SentenceModel)
     food, pets = topics[0], topics[4]
     assert topics == [food] * 4 + [pets] * 4 + [food, pets]
     assert food != pets
-
-
-def test_fewer_texts_than_topics_make_fewer_topics(model: SentenceModel) -> None:
-    assert Shape.of(["a", "a", "b"], model, MatchConfig(topics=9)).blocks == (2, LENGTHS)
+    assert Shape.of(["a", "a", "b"], model, MatchConfig(topics=9)).blocks == (2, LENGTHS), "as many as there are texts"
 
 
 def test_lengths_grow_with_the_words() -> None:
@@ -81,9 +78,7 @@ def test_a_user_has_one_vote_however_much_they_write(tmp_path: Path, shape: Shap
     assert [block.sum() // SCALE for block in margins.split(records)] == [41, 41]
 
 
-def test_one_more_user_changes_the_sums_by_their_own_votes_alone(
-    tmp_path: Path, shape: Shape, model: SentenceModel
-) -> None:
+def test_one_more_user_adds_their_own_votes_alone(tmp_path: Path, shape: Shape, model: SentenceModel) -> None:
     margins = _margins(shape)
     others = [("ann", FOOD[0]), ("bob", PETS[1]), ("bob", FOOD[2])]
     more = [("eve", text) for text in ["x" * 5000, "soup " * 900, "", "\u0000\ud7ff\u202e", *PETS]]
@@ -106,15 +101,14 @@ def test_nobody_changes_the_vote_of_a_text_between_two_topics(tmp_path: Path, mo
         assert np.array_equal(moved, part_votes(_part(tmp_path, more), 0, shape, margins, model))
 
 
-def test_parts_add_up_on_ray_and_one_that_cannot_be_read_is_told_without_its_text(
-    tmp_path: Path, local_ray: Path, shape: Shape, model: SentenceModel
-) -> None:
+def test_parts_add_up_on_ray(tmp_path: Path, local_ray: Path, shape: Shape, model: SentenceModel) -> None:
     for part, rows in enumerate([[("ann", FOOD[0]), ("ann", PETS[0])], [], [("bob", PETS[1])]]):
         _part(tmp_path, rows, part)
     margins, told = _margins(shape), list[int]()
     alone = sum(part_votes(tmp_path, part, shape, margins, model) for part in range(3))
     assert np.array_equal(shape_votes(tmp_path, 3, shape, margins, told.append).reveal(), alone)
     assert told == [1, 2, 3]
+    # One that cannot be read is told without its text.
     part_path(tmp_path, 0).write_bytes(b"my secret soup")
     with pytest.raises(ReleaseError, match=r"^voting for topics and lengths stopped .*nothing was charged") as stopped:
         shape_votes(tmp_path, 1, shape, margins)

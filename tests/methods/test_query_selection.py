@@ -20,9 +20,7 @@ Select = Callable[..., Queries]
 
 
 @given(st.integers(0, 1000), st.integers(2, VOCABULARY), st.floats(1e-6, 1.0), st.integers(0, VOCABULARY - 1))
-def test_candidates_are_the_end_and_the_likeliest_others_of_which_top_p_keeps_as_few_as_hold_the_mass(
-    seed: int, top_k: int, top_p: float, end: int
-) -> None:
+def test_candidates_are_the_end_and_the_likeliest(seed: int, top_k: int, top_p: float, end: int) -> None:
     logits = 3 * torch.randn(20, VOCABULARY, generator=torch.Generator().manual_seed(seed))
     before = logits.clone()
     candidates, whole = candidate_tokens(logits, end, VotesConfig(top_k=top_k))

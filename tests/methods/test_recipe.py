@@ -25,9 +25,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("method", "blocks", "says"), CASES, ids=[f"{each[0]}-{each[2]}"[:80] for each in CASES])
-def test_a_recipe_without_a_guarantee_is_refused_in_one_sentence(
-    method: str, blocks: dict[str, Any], says: str
-) -> None:
+def test_a_recipe_without_a_guarantee_is_refused(method: str, blocks: dict[str, Any], says: str) -> None:
     """What cannot run, or has no guarantee, is refused before anything is read: a table of all methods."""
     with pytest.raises(ConfigError, match=says) as refused:
         method_of(recipe := parse_recipe({"method": method, **blocks})).planned(recipe)
@@ -151,9 +149,7 @@ def test_as_wide_a_clip_as_the_noise_allows(epsilon: float) -> None:
         (("privacy.composition=zcdp", "votes.clip=null"), None),
     ],
 )
-def test_an_automatic_clip_stays_within_its_range_and_leaves_plain_what_cannot_be_clipped(
-    overrides: tuple[str, ...], clip: float | None
-) -> None:
+def test_an_automatic_clip_has_a_range_or_is_none(overrides: tuple[str, ...], clip: float | None) -> None:
     assert mechanism_of(_with(*overrides), GATE).clip == clip
 
 
@@ -179,9 +175,7 @@ def test_what_decides_the_release_changes_its_id() -> None:
     assert len({DEFAULT, *found}) == len(found) + 1
     # With several rounds, how the student learns decides what is asked.
     assert _with("votes.rounds=2", "student.steps=59").release_id != _with("votes.rounds=2").release_id
-
-
-def test_an_audit_is_another_release_and_its_size_is_not() -> None:
+    # An audit is another release, and its size is not.
     audited = _with("audit={}").release_id
     assert len({DEFAULT, audited, _with("audit={canaries: {candidates: 50}}").release_id}) == 3
     assert {_with(f"audit={{{size}}}").release_id for size in ("users: 7", "shadows: 4")} == {audited}

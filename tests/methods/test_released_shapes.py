@@ -67,9 +67,7 @@ def _cases(daily: Iterable[str], but: Iterable[str] = ()) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", _cases(["toy", "seqpate"], but=WORD_FOR_WORD))
-def test_one_user_more_changes_the_shape_of_nothing(
-    name: str, tmp_path: Path, tiny_base: Path, tiny_bert: Path
-) -> None:
+def test_one_user_more_changes_no_shape(name: str, tmp_path: Path, tiny_base: Path, tiny_bert: Path) -> None:
     users, found = [f"user-{number}" for number in range(12)], []
     for world, own in (("with", users), ("without", users[:-1])):
         small_corpus(tmp_path, own)
@@ -80,9 +78,7 @@ def test_one_user_more_changes_the_shape_of_nothing(
 
 
 @pytest.mark.parametrize("name", _cases(set(rp.method_names()) - {*DEAR, "domain_private"}))
-def test_a_method_runs_where_parts_of_the_corpus_hold_nobody(
-    name: str, tmp_path: Path, tiny_base: Path, tiny_bert: Path
-) -> None:
+def test_parts_may_hold_nobody(name: str, tmp_path: Path, tiny_base: Path, tiny_bert: Path) -> None:
     recipe = smallest_recipe(name, tmp_path, tiny_base, tiny_bert)
     plan, key = rp.plan(recipe).plan, load_key(Path(recipe.privacy.key))
     layout = Layout(recipe.sharded_corpus, plan.shards, plan.shards_per_part, recipe.privacy.unit)

@@ -124,9 +124,7 @@ CRASHES = {
 
 
 @pytest.mark.parametrize("crash", CRASHES)
-def test_a_run_that_dies_is_resumed_with_the_same_bytes_and_one_charge(
-    shared: Bench, finished: Result, monkeypatch: pytest.MonkeyPatch, crash: str
-) -> None:
+def test_a_dead_run_is_resumed(shared: Bench, finished: Result, monkeypatch: pytest.MonkeyPatch, crash: str) -> None:
     real = Path.replace
 
     def die(*given: Any) -> Any:
@@ -224,9 +222,7 @@ def test_the_short_form_sanitises_one_file(bench: Bench, capsys: pytest.CaptureF
     assert rp.load_recipe(run / "recipe.yaml").privacy.epsilon > 100
 
 
-def test_a_bound_that_was_kept_and_is_not_that_of_the_table_is_refused(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_kept_bound_of_another_table_is_none(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     rp.plan(bench.load())
     (path,) = (path for path in (tmp_path / "cache").rglob("noise/*") if "worst" in path.read_text())
@@ -301,6 +297,7 @@ def _shape(result: Result) -> dict[str, Any]:
 @pytest.mark.parametrize("unit", ["user", "record"])
 def test_neighbours_leave_files_of_one_shape(bench: Bench, unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The coins of two corpora have nothing to do with each other; here both have those of one."""
+    assert [_words(row[2]) for row in ROWS] == [_words(row[3]) for row in ROWS] == LENGTHS
     monkeypatch.setattr(ShardManifest, "corpus_digest", lambda *_: "d" * 64)
     np.savez(bench.folder / "plain.npz", words=VOCABULARY, vectors=np.eye(len(VOCABULARY)))
     plain = {"vectors_file": str(bench.folder / "plain.npz"), "words": len(VOCABULARY), "entities": []}
@@ -317,7 +314,3 @@ def test_neighbours_leave_files_of_one_shape(bench: Bench, unit: str, monkeypatc
         assert len(set(found[0]["document"])) == len(ROWS)
     else:
         assert len(found[0]["words"]) == 8
-
-
-def test_the_rows_of_these_corpora_are_as_long_as_each_other() -> None:
-    assert [_words(row[2]) for row in ROWS] == [_words(row[3]) for row in ROWS] == LENGTHS

@@ -19,6 +19,7 @@ FEW = (
 )
 TWO = ("stages.trees.steps=4", "stages.utterances.steps=4", "parses.max_tokens=96")
 ONE = ("training.steps=4",)
+Rows = Callable[..., Any]
 PARSER = {"steps": 60, "batch": 8, "max_tokens": 24, "learning_rate": 0.01}
 
 
@@ -37,7 +38,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def rows(work: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def rows(work: Path, capsys: pytest.CaptureFixture[str]) -> Rows:
     """What a benchmark prints, without the public trees that have one function."""
 
     def rows(benchmark: Callable[[list[str]], None], *words: str) -> Any:
@@ -74,9 +75,7 @@ def _without_the_function(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("arm", ["1-stage", "2-stage"])
-def test_a_row_of_the_table_is_measured_kept_and_found_again(
-    work: Path, tiny_base: Path, rows: Callable[..., Any], runs: list[str], arm: str
-) -> None:
+def test_a_row_is_kept_and_found_again(work: Path, tiny_base: Path, rows: Rows, runs: list[str], arm: str) -> None:
     from two_stage_table import main
 
     few = (f"model.base={tiny_base}", "generation.texts=12", *FEW, *(TWO if arm == "2-stage" else ONE))
@@ -95,9 +94,7 @@ def test_a_row_of_the_table_is_measured_kept_and_found_again(
     assert f"model.base={tiny_base}" in row["settings"]
 
 
-def test_a_parser_of_public_pairs_does_not_know_the_missing_function(
-    work: Path, tiny_base: Path, rows: Callable[..., Any], one_thread: None
-) -> None:
+def test_public_pairs_teach_no_missing_function(work: Path, tiny_base: Path, rows: Rows, one_thread: None) -> None:
     from parser_e2e import main
 
     words = ["--base", str(tiny_base), "--parser", json.dumps(PARSER), "--arms", "public", "full"]
@@ -112,9 +109,7 @@ def test_a_parser_of_public_pairs_does_not_know_the_missing_function(
     assert pq.read_schema(work / "without-Delete" / "private.parquet").names == ["dialogue_id", "user_utterance"]
 
 
-def test_synthetic_utterances_are_annotated_outside_of_the_runs(
-    work: Path, tiny_base: Path, rows: Callable[..., Any], runs: list[str]
-) -> None:
+def test_annotations_lie_outside_of_the_runs(work: Path, tiny_base: Path, rows: Rows, runs: list[str]) -> None:
     from parser_e2e import main
 
     few = [each for each in FEW if each != "model.dtype=float32"]  # the base in another format: another parser

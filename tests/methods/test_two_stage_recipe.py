@@ -162,9 +162,7 @@ def test_no_engine_is_made_ready_for_trees_that_are_all_drawn_under_masks(tmp_pa
         assert (writing.engine, writing.max_tokens, writing.texts) == (engine, 64, 12)
 
 
-def test_no_text_may_hold_a_name_of_the_trees_that_it_is_written_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_text_may_hold_a_name_of_its_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, path = dict[str, Any](), tmp_path / "trees.parquet"
     pq.write_table(pa.table({"text": ["(Yield (Today))", "(Find (Recipient))", "(no tree"]}), path)
     context: Any = SimpleNamespace(run=SimpleNamespace(root=tmp_path, public=lambda name: path), recipe=_recipe())

@@ -52,6 +52,9 @@ def test_a_run_that_nobody_killed_ends_in_the_same_bytes_and_charges_nothing(don
 
 
 def test_both_stages_are_charged_once_under_one_cap(done: Job) -> None:
+    before = {name: (done.folder / "out" / name).read_bytes() for name in FILES}
+    assert done.run("out", "--resume").returncode == 0
+    assert {name: (done.folder / "out" / name).read_bytes() for name in FILES} == before
     assert done.kinds() == ["create", *CHUNK * 5]
     certificate, events = done.certificate("out"), done.certificate("out")["events"]
     assert {(row["kind"], row["q"]) for row in events} == {("poisson-sampled-gaussian", 0.4)}
@@ -62,13 +65,6 @@ def test_both_stages_are_charged_once_under_one_cap(done: Job) -> None:
     trees, utterances, together = (stage["epsilon"] for stage in certificate["stages"])
     assert trees < utterances < together <= min(3.0, trees + utterances)
     assert any("grammar" in sentence for sentence in certificate["assumptions"])
-
-
-def test_called_again_it_charges_nothing_and_changes_nothing(done: Job) -> None:
-    before = {name: (done.folder / "out" / name).read_bytes() for name in FILES}
-    assert done.run("out", "--resume").returncode == 0
-    assert {name: (done.folder / "out" / name).read_bytes() for name in FILES} == before
-    assert done.kinds() == ["create", *CHUNK * 5]
 
 
 def test_every_tree_that_is_released_follows_the_grammar(done: Job) -> None:
@@ -128,9 +124,7 @@ def test_an_audit_attacks_both_models_and_flags_nothing(done: Job) -> None:
 
 
 @pytest.mark.exhaustive
-def test_without_public_trees_and_grammar_it_is_the_published_method(
-    tmp_path: Path, tiny_base: Path, local_ray: Path
-) -> None:
+def test_without_warmth_it_is_the_published_method(tmp_path: Path, tiny_base: Path, local_ray: Path) -> None:
     job = small_job(tmp_path, tiny_base)
     assert job.run("out").returncode == 0
     figures = job.metrics("out")["synthetic"]["trees"]
@@ -142,9 +136,7 @@ SECRET = "my pin"
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("private", [True, False])
-def test_a_secret_in_trees_comes_out_without_privacy_and_not_with_it(
-    tmp_path: Path, tiny_base: Path, local_ray: Path, private: bool
-) -> None:
+def test_a_secret_needs_privacy_to_stay_inside(tmp_path: Path, tiny_base: Path, local_ray: Path, private: bool) -> None:
     """A literal that half of the people have in their trees, and no public tree has."""
     job = small_job(tmp_path, tiny_base, **warm(tmp_path))
     table = pq.read_table(tmp_path / "talk.parquet").to_pylist()
@@ -227,9 +219,7 @@ def test_figures_count_keys_and_intents_of_json(requests: Job) -> None:
     assert "Share of each function" in (out / "report.html").read_text()
 
 
-def test_the_corpus_of_the_packaged_job_follows_its_schema(
-    tmp_path: Path, tiny_backbone: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_packaged_corpus_has_a_schema(tmp_path: Path, tiny_backbone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     import snips
 
@@ -246,8 +236,7 @@ def test_the_corpus_of_the_packaged_job_follows_its_schema(
     snips.prepare(tmp_path, tmp_path / "out")
     tables = {name: pq.read_table(tmp_path / "out" / f"{name}.parquet").to_pylist() for name in snips.PARTS}
     assert {name: len(table) for name, table in tables.items()} == {"private": 9, "public": 1, "dev": 10}
-    everybody = [row["request"] for table in tables.values() for row in table]
-    assert len(set(everybody)) == 20
+    assert len({row["request"] for table in tables.values() for row in table}) == 20
     matcher = matcher_of(read_rules(str(snips.SCHEMA), "json", "rules"), tiny_backbone, tiny_backbone.head.shape[0])
     assert all(matcher.accepts(row["structure"]) for table in tables.values() for row in table)
     assert tables["dev"][-1]["structure"] == '{"intent": "PlayMusic", "slots": {"track": "film now"}}'
