@@ -56,10 +56,10 @@ def test_an_unknown_key_suggests_the_nearest(tmp_path: Path, key: str, nearest: 
         _with(f"{key}=3")
 
 
-@pytest.mark.parametrize("number", ["1e-6", "1E-6", "1.0e-6", "0.000001"])
-def test_a_number_in_any_notation_is_a_number(tmp_path: Path, number: str) -> None:
-    assert _with(f"privacy.delta={number}").privacy.delta == 1e-6
-    assert _read(tmp_path, f"privacy: {{delta: {number}}}").privacy.delta == 1e-6
+def test_a_number_in_any_notation_is_a_number(tmp_path: Path) -> None:
+    for number in ("1e-6", "1E-6", "1.0e-6", "0.000001"):
+        assert _with(f"privacy.delta={number}").privacy.delta == 1e-6
+        assert _read(tmp_path, f"privacy: {{delta: {number}}}").privacy.delta == 1e-6
 
 
 def test_overrides_win_in_order_and_reach_new_blocks() -> None:
@@ -123,20 +123,18 @@ def test_rounds_fit_the_budget_of_one(tmp_path: Path) -> None:
             ledger.reserve("default", recipe.release_id, f"{number:064x}", event)
 
 
-@pytest.mark.parametrize("clip", ["null", "0.3"])
-def test_as_many_queries_as_the_noise_allows(clip: str) -> None:
-    found = mechanism_of(_with("votes.queries=auto", "votes.noise_target=0.03", f"votes.clip={clip}"), GATE)
-    assert noise_on_mean(found) <= 0.03
-    more = mechanism_of(_with(f"votes.queries={found.queries + 1}", f"votes.clip={clip}"), GATE)
-    assert noise_on_mean(more) > 0.03
+def test_as_many_queries_as_the_noise_allows() -> None:
+    for clip in ("votes.clip=null", "votes.clip=0.3"):
+        found = mechanism_of(_with("votes.queries=auto", "votes.noise_target=0.03", clip), GATE)
+        more = mechanism_of(_with(f"votes.queries={found.queries + 1}", clip), GATE)
+        assert noise_on_mean(found) <= 0.03 < noise_on_mean(more)
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 3, 8])
-def test_as_wide_a_clip_as_the_noise_allows(epsilon: float) -> None:
-    mechanism = mechanism_of(_with(f"privacy.epsilon={epsilon}"), GATE)
-    assert noise_on_mean(mechanism) == pytest.approx(0.015, rel=0.01)
-    wider = mechanism_of(_with(f"privacy.epsilon={epsilon}", f"votes.clip={mechanism.clip + 0.001}"), GATE)
-    assert noise_on_mean(wider) > 0.015
+def test_as_wide_a_clip_as_the_noise_allows() -> None:
+    for budget in ("privacy.epsilon=0.5", "privacy.epsilon=3", "privacy.epsilon=8"):
+        mechanism = mechanism_of(_with(budget), GATE)
+        assert noise_on_mean(mechanism) == pytest.approx(0.015, rel=0.01)
+        assert noise_on_mean(mechanism_of(_with(budget, f"votes.clip={mechanism.clip + 0.001}"), GATE)) > 0.015
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,9 @@ def _files(job: Job, out: str = "out") -> dict[str, bytes]:
 
 
 def _inputs(job: Job) -> list[tuple[str, int]]:
+    release = load_recipe(job.recipe).release_id
     with Ledger.open(f"sqlite:///{job.folder}/ledger.db") as ledger:
-        return [
-            (each.input_digest, each.rung) for each in ledger.charges_of("talk", load_recipe(job.recipe).release_id)
-        ]
+        return [(charge.input_digest, charge.rung) for charge in ledger.charges_of("talk", release)]
 
 
 def _resumed_as_fresh(job: Job) -> None:
@@ -104,10 +103,10 @@ def test_a_generator(generator: Job, until: int | None) -> None:
 @pytest.mark.parametrize("stage", [*(pytest.param(each, marks=pytest.mark.exhaustive) for each in STAGES), "finished"])
 def test_seqpate(job: Job, stage: str) -> None:
     _open_rich_account(job)
-    if stage == "finished":
-        _run(job)
-    else:
+    if stage in STAGES:
         _stopped(job, *STAGES[stage])
+    else:
+        _run(job)
     _resumed_as_fresh(job)
 
 
