@@ -49,6 +49,10 @@ def _part(folder: Path, rows: list[tuple[str, str]], part: int = 0) -> Path:
     return folder
 
 
+def _margins(shape: Shape, unit: PrivacyUnit = PrivacyUnit.USER) -> Margins:
+    return Margins(shape.blocks, 5.0, unit)
+
+
 def test_texts_of_one_meaning_have_one_topic(shape: Shape, model: SentenceModel) -> None:
     topics = shape.cells([*FOOD, *PETS, "a bowl of hot soup", "a small dog"], model)[:, 0].tolist()
     food, pets = topics[0], topics[4]
@@ -65,17 +69,17 @@ def test_lengths_grow_with_the_words() -> None:
 
 def test_a_user_has_one_vote_however_much_they_write(tmp_path: Path, shape: Shape, model: SentenceModel) -> None:
     rows = [("ann", FOOD[0])] * 30 + [("ann", PETS[0])] * 10 + [("bob", PETS[1])]
-    margins = Margins(shape.blocks, 5.0, PrivacyUnit.USER)
+    margins = _margins(shape)
     sums = part_votes(_part(tmp_path, rows), 0, shape, margins, model)
     topics, by_length = margins.split(sums / SCALE)
     assert np.allclose(sorted(topics), [0.75, 1.25], atol=1e-5)
     assert np.isclose(by_length.sum(), 2, atol=1e-5)
-    records = part_votes(tmp_path, 0, shape, Margins(shape.blocks, 5.0, PrivacyUnit.RECORD), model)
+    records = part_votes(tmp_path, 0, shape, _margins(shape, PrivacyUnit.RECORD), model)
     assert [block.sum() // SCALE for block in margins.split(records)] == [41, 41]
 
 
 def test_one_more_user_adds_their_own_votes_alone(tmp_path: Path, shape: Shape, model: SentenceModel) -> None:
-    margins = Margins(shape.blocks, 5.0, PrivacyUnit.USER)
+    margins = _margins(shape)
     others = [("ann", FOOD[0]), ("bob", PETS[1]), ("bob", FOOD[2])]
     more = [("eve", text) for text in ["x" * 5000, "soup " * 900, "", "\u0000\ud7ff\u202e", *PETS]]
     without = part_votes(_part(tmp_path, others), 0, shape, margins, model)
@@ -90,7 +94,7 @@ def test_nobody_changes_the_vote_of_a_text_between_two_topics(tmp_path: Path, mo
     near = 1e-7 * np.random.default_rng(0).standard_normal((64, model.vectors(FOOD).shape[1]))
     shape = Shape((model.vectors(FOOD).mean(axis=0) + near).astype(np.float32))
     margins, people = (
-        Margins(shape.blocks, 5.0, PrivacyUnit.USER),
+        _margins(shape),
         [("ann", FOOD[0]), ("bob", PETS[1]), ("bob", FOOD[2]), ("cyd", FOOD[3])],
     )
     dog, soup, pets = [("eve", "dog " * 60)], [("aaa", "a"), ("eve", "soup and bread " * 9)], [("bo", t) for t in PETS]
@@ -103,7 +107,7 @@ def test_nobody_changes_the_vote_of_a_text_between_two_topics(tmp_path: Path, mo
 def test_parts_add_up_on_ray(tmp_path: Path, local_ray: Path, shape: Shape, model: SentenceModel) -> None:
     for part, rows in enumerate([[("ann", FOOD[0]), ("ann", PETS[0])], [], [("bob", PETS[1])]]):
         _part(tmp_path, rows, part)
-    margins, told = Margins(shape.blocks, 5.0, PrivacyUnit.USER), list[int]()
+    margins, told = _margins(shape), list[int]()
     alone = sum(part_votes(tmp_path, part, shape, margins, model) for part in range(3))
     assert np.array_equal(shape_votes(tmp_path, 3, shape, margins, told.append).reveal(), alone)
     assert told == [1, 2, 3]

@@ -245,6 +245,7 @@ def test_a_public_model_learns_to_read_sanitised_text_for_nothing(
     figures = result.metrics["synthetic"]["pretraining"]
     assert figures["loss_after"] < figures["loss_before"] - 0.3
     assert result.model().config.num_hidden_layers == 2
+    assert Path(rp.report(result.path)).is_file()
     assert (result.path / "model" / "README.md").is_file()
     assert charges_of(shared, "pretrained") == 1
     assert shared.load({"pretraining": block}).release_id == shared.load().release_id
