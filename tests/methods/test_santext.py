@@ -239,7 +239,7 @@ def test_a_public_model_learns_to_read_sanitised_text_for_nothing(
     monkeypatch.setattr("rayprivacy.methods.santext.pretraining.READER_BATCH", 8)
     monkeypatch.setattr("rayprivacy.methods.santext.pretraining.LEARNING_RATE", 1e-2)
     (shared.folder / "public.txt").write_text("\n".join(public_sentences * 6))
-    block = {"text": str(shared.folder / "public.txt"), "steps": 40}
+    block = {"text": str(shared.folder / "public.txt"), "steps": 60}
     more = {"pretraining": block, "sanitize.keep": 0.9, "privacy.epsilon": 9000.0, "evaluation.attacked": 0}
     result = _run(shared, "pretrained", measured=True, **more)
     figures = result.metrics["synthetic"]["pretraining"]
