@@ -1,6 +1,7 @@
 """Candidates and queries: public, distinct, repeatable, and asked only where the student is unsure."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,41 +13,28 @@ from rayprivacy.methods.seqpate.recipe import VotesConfig
 from rayprivacy.methods.seqpate.students import HeadStudent
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Encoded, encode
+from rayprivacy.models.features import Encoded, Queries, encode
 
 VOCABULARY = 30
-
-
-def _logits(seed: int, rows: int = 20) -> torch.Tensor:
-    return 3 * torch.randn(rows, VOCABULARY, generator=torch.Generator().manual_seed(seed))
-
-
-@given(st.integers(0, 1000), st.integers(2, VOCABULARY), st.integers(0, VOCABULARY - 1))
-def test_candidates_are_the_end_and_the_likeliest_others(seed: int, top_k: int, end: int) -> None:
-    logits = _logits(seed)
-    before = logits.clone()
-    candidates, allowed = candidate_tokens(logits, end, VotesConfig(top_k=top_k))
-    assert torch.equal(logits, before), "the student's logits are left as they are"
-    assert candidates.shape == allowed.shape == (20, top_k)
-    assert allowed.all()
-    for row, found in zip(logits, candidates.tolist(), strict=True):
-        assert len(set(found)) == top_k
-        others = [token for token in row.argsort(descending=True).tolist() if token != end]
-        assert set(found) == {end, *others[: top_k - 1]}
+Select = Callable[..., Queries]
 
 
 @given(st.integers(0, 1000), st.integers(2, VOCABULARY), st.floats(1e-6, 1.0), st.integers(0, VOCABULARY - 1))
-def test_top_p_keeps_the_end_the_likeliest_and_as_few_as_hold_the_mass(
-    seed: int, top_k: int, top_p: float, end: int
-) -> None:
-    logits = _logits(seed)
-    candidates, allowed = candidate_tokens(logits, end, VotesConfig(top_k=top_k, top_p=top_p))
-    assert torch.equal(candidates, candidate_tokens(logits, end, VotesConfig(top_k=top_k))[0])
-    probability = torch.softmax(logits, -1)
-    for row, found, mask in zip(probability, candidates.tolist(), allowed.tolist(), strict=True):
+def test_candidates_are_the_end_and_the_likeliest(seed: int, top_k: int, top_p: float, end: int) -> None:
+    logits = 3 * torch.randn(20, VOCABULARY, generator=torch.Generator().manual_seed(seed))
+    before = logits.clone()
+    candidates, whole = candidate_tokens(logits, end, VotesConfig(top_k=top_k))
+    same, allowed = candidate_tokens(logits, end, VotesConfig(top_k=top_k, top_p=top_p))
+    assert torch.equal(logits, before), "the student's logits are left as they are"
+    assert candidates.shape == whole.shape == (20, top_k)
+    assert whole.all()
+    assert torch.equal(candidates, same)
+    for row, found, mask in zip(torch.softmax(logits, -1), candidates.tolist(), allowed.tolist(), strict=True):
+        assert len(set(found)) == top_k
+        ranked = [token for token in row.argsort(descending=True).tolist() if token != end]
+        assert set(found) == {end, *ranked[: top_k - 1]}
         kept = [token for token, keep in zip(found, mask, strict=True) if keep]
-        likeliest = max((token for token in range(VOCABULARY) if token != end), key=lambda token: row[token])
-        assert {end, likeliest} <= set(kept)
+        assert {end, ranked[0]} <= set(kept)
         others = [token for token in kept if token != end]
         dropped = [token for token in found if token not in kept]
         if others and dropped:
@@ -63,19 +51,32 @@ def test_a_sure_student_keeps_two_candidates() -> None:
 
 
 @pytest.fixture(scope="module")
+def many(tiny_backbone: Backbone) -> Encoded:
+    """More contexts than one block of the selection holds: random documents, some of them with one beginning."""
+    random = torch.randint(5, 400, (40, 18), generator=torch.Generator().manual_seed(1)).tolist()
+    documents = [[tiny_backbone.start, *tokens] for tokens in random]
+    documents += [[*documents[n][:9], *documents[n + 1][9:]] for n in range(0, 20, 2)]
+    return encode(tiny_backbone, documents, 64, 100)
+
+
+@pytest.fixture(scope="module")
+def select(many: Encoded, student: HeadStudent, tiny_backbone: Backbone) -> Select:
+    def select(count: int = 10_000, seed: int = 0, rows: Encoded = many, **votes: Any) -> Queries:
+        return select_queries(rows, student, tiny_backbone, VotesConfig(top_k=8, **votes), count, seed)
+
+    return select
+
+
+@pytest.fixture(scope="module")
 def student(tiny_basis: Basis, tiny_backbone: Backbone) -> HeadStudent:
     matrix = 0.2 * torch.randn(16, 16, generator=torch.Generator().manual_seed(4))
     return HeadStudent(tiny_backbone, HeadAdapter(tiny_basis, matrix))
 
 
 @pytest.fixture(scope="module")
-def many(tiny_backbone: Backbone) -> Encoded:
-    """More contexts than one block of the selection holds: random documents, some of them with one beginning."""
-    draw = torch.Generator().manual_seed(1)
-    random = torch.randint(5, 400, (40, 18), generator=draw).tolist()
-    documents = [[tiny_backbone.start, *tokens] for tokens in random]
-    documents += [[*documents[n][:9], *documents[n + 1][9:]] for n in range(0, 20, 2)]
-    return encode(tiny_backbone, documents, 64, 100)
+def logits(many: Encoded, student: HeadStudent, tiny_backbone: Backbone) -> torch.Tensor:
+    """The student's, for every place of every row."""
+    return student.hidden(many).float() @ tiny_backbone.head.T
 
 
 def _contexts(rows: Encoded, places: torch.Tensor) -> list[tuple[int, ...]]:
@@ -87,89 +88,59 @@ def _contexts(rows: Encoded, places: torch.Tensor) -> list[tuple[int, ...]]:
     return found
 
 
-def _all_contexts(rows: Encoded) -> set[tuple[int, ...]]:
-    return set(_contexts(rows, rows.predicts.nonzero()))
-
-
-@pytest.mark.parametrize("select", ["any", "threshold"])
+@pytest.mark.parametrize("how", ["any", "threshold"])
 def test_queries_are_asked_only_outside_the_students_top_and_each_context_once(
-    select: Literal["any", "threshold"], many: Encoded, student: HeadStudent, tiny_backbone: Backbone
+    how: str, many: Encoded, logits: torch.Tensor, select: Select, tiny_backbone: Backbone
 ) -> None:
-    config = VotesConfig(top_k=8, select=select)
-    queries = select_queries(many, student, tiny_backbone, config, 10_000, 0)
+    queries = select(select=how)
     row, position = queries.context.T
-    logits = student.hidden(many)[row, position].float() @ tiny_backbone.head.T
-    rank = (logits > logits.gather(1, many.ids[row, position + 1][:, None])).sum(1)
-    assert (rank >= (select == "threshold")).all()
+    own = logits[row, position]
+    rank = (own > own.gather(1, many.ids[row, position + 1][:, None])).sum(1)
+    assert (rank >= (how == "threshold")).all()
     asked = _contexts(many, queries.context)
     assert len(set(asked)) == len(asked), "equal beginnings of two documents are one query"
-    if select == "any":
-        assert set(asked) == _all_contexts(many)
+    if how == "any":
+        contexts = set(_contexts(many, many.predicts.nonzero()))
+        assert set(asked) == contexts
+        counts = (1, 10, 511, 600)  # no more than are paid for
+        assert [len(select(count, select="any")) for count in counts] == [min(n, len(contexts)) for n in counts]
     assert torch.equal(queries.hidden, many.hidden[row, position].float())
-    expected, _ = candidate_tokens(logits, tiny_backbone.end, config)
+    expected, _ = candidate_tokens(own, tiny_backbone.end, VotesConfig(top_k=8))
     assert torch.equal(queries.candidates.sort(1).values, expected.sort(1).values)
 
 
-def test_the_centre_is_the_students_distribution_over_the_allowed(
-    many: Encoded, student: HeadStudent, tiny_backbone: Backbone
-) -> None:
-    queries = select_queries(many, student, tiny_backbone, VotesConfig(top_k=8, top_p=0.01), 100, 0)
-    row, position = queries.context.T
-    full = torch.softmax(student.hidden(many)[row, position].float() @ tiny_backbone.head.T, -1)
-    own = full.gather(1, queries.candidates) * queries.allowed
+def test_the_centre_is_the_students_distribution_over_the_allowed(logits: torch.Tensor, select: Select) -> None:
+    queries = select(100, top_p=0.01)
+    own = torch.softmax(logits[tuple(queries.context.T)], -1).gather(1, queries.candidates) * queries.allowed
     assert not queries.allowed.all()
     torch.testing.assert_close(queries.centre, own / own.sum(1, keepdim=True))
 
 
-@pytest.mark.parametrize("count", [1, 10, 511, 600])
-def test_no_more_queries_than_are_paid_for(
-    count: int, many: Encoded, student: HeadStudent, tiny_backbone: Backbone
-) -> None:
-    queries = select_queries(many, student, tiny_backbone, VotesConfig(top_k=8, select="any"), count, 0)
-    assert len(queries) == len(queries.hidden) == len(queries.allowed) == min(count, len(_all_contexts(many)))
-    assert (queries.candidates == tiny_backbone.end).any(1).all()
-
-
-@pytest.mark.parametrize("select", ["any", "threshold", "entropy"])
-def test_the_selection_repeats_with_its_seed(
-    select: str, many: Encoded, student: HeadStudent, tiny_backbone: Backbone
-) -> None:
-    config = VotesConfig.model_validate({"top_k": 8, "top_p": 0.9, "select": select})
+@pytest.mark.parametrize("how", ["any", "threshold", "entropy"])
+def test_the_selection_repeats_with_its_seed(how: str, select: Select) -> None:
     state = torch.random.get_rng_state()
-    first, again, other = (select_queries(many, student, tiny_backbone, config, 50, seed) for seed in (0, 0, 1))
+    first, again, other = (select(50, seed, select=how, top_p=0.9) for seed in (0, 0, 1))
     for name in vars(first):
         assert torch.equal(getattr(first, name), getattr(again, name))
-    assert torch.equal(first.context, other.context) == (select == "entropy")
+    assert torch.equal(first.context, other.context) == (how == "entropy")
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_entropy_asks_where_the_student_is_least_sure(
-    many: Encoded, student: HeadStudent, tiny_backbone: Backbone
-) -> None:
-    config = VotesConfig(top_k=8, select="entropy")
-    everywhere = select_queries(many, student, tiny_backbone, VotesConfig(top_k=8, select="any"), 10_000, 0)
-    asked = {tuple(place) for place in select_queries(many, student, tiny_backbone, config, 60, 0).context.tolist()}
-    row, position = everywhere.context.T
-    logits = student.hidden(many)[row, position].float() @ tiny_backbone.head.T
-    entropy = torch.distributions.Categorical(logits=logits).entropy()
-    chosen = torch.tensor([tuple(place) in asked for place in everywhere.context.tolist()])
+def test_entropy_asks_where_the_student_is_least_sure(logits: torch.Tensor, select: Select) -> None:
+    places, asked = select(select="any").context, select(60, select="entropy").context.tolist()
+    entropy = torch.distributions.Categorical(logits=logits[tuple(places.T)]).entropy()
+    chosen = torch.tensor([place in asked for place in places.tolist()])
     assert len(asked) == chosen.sum() == 60
     assert entropy[chosen].min() >= entropy[~chosen].max() - 1e-5
 
 
-def test_fewer_queries_are_among_more(many: Encoded, student: HeadStudent, tiny_backbone: Backbone) -> None:
-    few, more = (select_queries(many, student, tiny_backbone, VotesConfig(top_k=8), n, 0) for n in (20, 90))
-    assert {tuple(place) for place in few.context.tolist()} < {tuple(place) for place in more.context.tolist()}
+def test_fewer_queries_are_among_more_in_the_order_of_rows(select: Select) -> None:
+    few, more = (select(count).context.tolist() for count in (20, 90))
+    assert len(few) < len(more)
+    assert all(place in more for place in few)
+    assert more == sorted(more)
 
 
-def test_queries_of_one_row_are_neighbours(many: Encoded, student: HeadStudent, tiny_backbone: Backbone) -> None:
-    places = select_queries(many, student, tiny_backbone, VotesConfig(top_k=8), 90, 0).context.tolist()
-    assert places == sorted(places)
-
-
-def test_a_student_that_knows_everything_asks_nothing(
-    many: Encoded, student: HeadStudent, tiny_backbone: Backbone
-) -> None:
-    likeliest = (student.hidden(many) @ tiny_backbone.head.T).argmax(-1)
-    known = Encoded(torch.cat([many.ids[:, :1], likeliest[:, :-1]], 1), many.segment, many.hidden)
-    assert len(select_queries(known, student, tiny_backbone, VotesConfig(top_k=8), 50, 0)) == 0
+def test_a_student_that_knows_everything_asks_nothing(many: Encoded, logits: torch.Tensor, select: Select) -> None:
+    known = torch.cat([many.ids[:, :1], logits.argmax(-1)[:, :-1]], 1)
+    assert len(select(50, rows=Encoded(known, many.segment, many.hidden))) == 0

@@ -2,11 +2,12 @@
 
 Of two corpora that differ in one user, what is drawn differs, and digests that hold it. How many files, texts, columns,
 tensors and charges there are, what the certificate says, and the recipe as it was resolved, must not. SanText compares
-documents word for word instead, and says that the number of documents is no secret: `test_santext_shape.py` is its
+documents word for word instead, and says that the number of documents is no secret: `test_santext.py` is its
 test.
 """
 
 import re
+from collections.abc import Iterable
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,13 @@ import rayprivacy as rp
 from rayprivacy.core.keys import load_key
 from rayprivacy.corpus.layout import Layout
 from rayprivacy.corpus.manifest import read_manifest
-from rayprivacy.runs.plan import Plan
 
 pytestmark = [pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(600)]
 
 WORD_FOR_WORD = ("santext", "toy_sanitised")
-CHEAP = ("toy", "seqpate")
 _DIGEST = re.compile(r"\b[0-9a-f]{16,64}\b")
 # Figures of private text, logs and what is made of both: internal, and compared with nothing.
 INTERNAL = ("private", "metrics.json", "report.html", "plots", "run.log", "audit")
-
-
 BY_TIME = ("renew", "takeover")
 
 
@@ -46,10 +43,8 @@ def _shape(path: Path, out: Path) -> Any:
         return str(table.schema.remove_metadata()), len(table)
     if path.suffix == ".safetensors":
         with safe_open(path, "np") as tensors:
-            return {
-                name: (tensors.get_slice(name).get_shape(), tensors.get_slice(name).get_dtype())
-                for name in sorted(tensors.keys())
-            }
+            slices = {name: tensors.get_slice(name) for name in sorted(tensors.keys())}
+            return {name: (each.get_shape(), each.get_dtype()) for name, each in slices.items()}
     if path.suffix in (".json", ".yaml", ".md", ".txt"):
         return _masked(path.read_text(), out)
     return None
@@ -65,45 +60,31 @@ def _released(recipe: rp.Recipe, out: Path) -> dict[str, Any]:
     return {"files": shapes, "ledger": [each for each in said if each[0] not in BY_TIME]}
 
 
-def _cases() -> list[Any]:
-    names = [name for name in rp.method_names() if name not in WORD_FOR_WORD]
-    return [pytest.param(name, marks=() if name in CHEAP else pytest.mark.exhaustive) for name in names]
+def _cases(daily: Iterable[str], but: Iterable[str] = ()) -> list[Any]:
+    dear = (pytest.mark.exhaustive, pytest.mark.slow)
+    names = [name for name in rp.method_names() if name not in but]
+    return [pytest.param(name, marks=() if name in daily else dear) for name in names]
 
 
-@pytest.mark.parametrize("name", _cases())
-def test_one_user_more_changes_the_shape_of_nothing(
-    name: str, tmp_path: Path, tiny_base: Path, tiny_bert: Path
-) -> None:
+@pytest.mark.parametrize("name", _cases(["toy", "seqpate"], but=WORD_FOR_WORD))
+def test_one_user_more_changes_no_shape(name: str, tmp_path: Path, tiny_base: Path, tiny_bert: Path) -> None:
     users, found = [f"user-{number}" for number in range(12)], []
     for world, own in (("with", users), ("without", users[:-1])):
         small_corpus(tmp_path, own)
-        recipe = smallest_recipe(name, tmp_path, tiny_base, tiny_bert, world)
-        found.append(_released(recipe, tmp_path / world))
+        found.append(_released(smallest_recipe(name, tmp_path, tiny_base, tiny_bert, world), tmp_path / world))
     assert len(found[0]["files"]) > 2
     assert found[0]["files"] == found[1]["files"]
     assert found[0]["ledger"] == found[1]["ledger"]
 
 
-def _of_one_part(recipe: rp.Recipe, plan: Plan) -> list[str]:
-    """Names of users whom the key puts into the first part."""
-    layout = Layout(recipe.sharded_corpus, plan.shards, plan.shards_per_part, recipe.privacy.unit)
-    key = load_key(Path(recipe.privacy.key))
-    names = (f"user-{number}" for number in count())
-    return list(islice((name for name in names if layout.part_of(layout.shard_of(key, name)) == 0), USERS))
-
-
-def _dear_apart() -> list[Any]:
-    dear = (pytest.mark.exhaustive, pytest.mark.slow)
-    return [pytest.param(name, marks=dear if name in DEAR else ()) for name in rp.method_names()]
-
-
-@pytest.mark.parametrize("name", _dear_apart())
-def test_a_method_runs_where_parts_of_the_corpus_hold_nobody(
-    name: str, tmp_path: Path, tiny_base: Path, tiny_bert: Path
-) -> None:
+@pytest.mark.parametrize("name", _cases(set(rp.method_names()) - {*DEAR, "domain_private"}))
+def test_parts_may_hold_nobody(name: str, tmp_path: Path, tiny_base: Path, tiny_bert: Path) -> None:
     recipe = smallest_recipe(name, tmp_path, tiny_base, tiny_bert)
-    plan = rp.plan(recipe).plan
-    small_corpus(tmp_path, _of_one_part(recipe, plan))
+    plan, key = rp.plan(recipe).plan, load_key(Path(recipe.privacy.key))
+    layout = Layout(recipe.sharded_corpus, plan.shards, plan.shards_per_part, recipe.privacy.unit)
+    names = (f"user-{number}" for number in count())
+    first = (name for name in names if layout.part_of(layout.shard_of(key, name)) == 0)
+    small_corpus(tmp_path, list(islice(first, USERS)))
     result = rp.run(recipe, tmp_path / "out", console=QUIET)
     manifest = read_manifest(result.path / "private" / "shards")
     assert [entry.rows for entry in manifest.parts] == [USERS * SENTENCES, *[0] * (plan.parts - 1)]

@@ -14,44 +14,31 @@ from rayprivacy.core.keys import Key
 from rayprivacy.core.private import Private, digest_json
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.methods.seqpate import method
 from rayprivacy.methods.seqpate.plan import plan_run
 from rayprivacy.methods.seqpate.public_side import Round
+from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.models.features import Queries
 from rayprivacy.release.gate import Asked, Gate, VoteManifest
-from rayprivacy.release.votes import VoteMechanism
 from rayprivacy.runs.context import RunContext
 
 TEACHERS, QUERIES, ROUNDS = 5, 4, 3
 
 
-class _Teachers:
-    """They answer, and none of them has learnt from anything: all sums are zero."""
-
-    def vote(self, queries: Any, mechanism: VoteMechanism, *_: Any) -> tuple[Private[Any], VoteManifest]:
-        sums = np.zeros((mechanism.queries, mechanism.candidates), dtype=np.int64)
-        return Private(sums), VoteManifest(tuple(range(mechanism.teachers)))
-
-
 def test_rounds_with_equal_answers_are_charged_and_drawn_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = {
-        "method": "seqpate",
-        "teachers": {"count": TEACHERS},
-        "votes": {"queries": QUERIES * ROUNDS, "rounds": ROUNDS, "top_k": 3},
-        "privacy": {"account": "sums", "composition": "gdp"},
-    }
-    recipe = parse_recipe(data)
+    """Its teachers answer, and none of them has learnt from anything: all sums are zero."""
+    votes = {"queries": QUERIES * ROUNDS, "rounds": ROUNDS, "top_k": 3}
+    privacy = {"account": "sums", "composition": "gdp"}
+    recipe = SeqPateRecipe.parse({"teachers": {"count": TEACHERS}, "votes": votes, "privacy": privacy})
     ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
     cap = Budget(recipe.privacy.epsilon, recipe.privacy.delta)
     ledger.create_account("sums", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, cap)
-    gate, plan = Gate(ledger, "sums", Key.for_tests()), plan_run(recipe)
     context = SimpleNamespace(
         recipe=recipe,
-        plan=plan,
-        gate=gate,
+        plan=plan_run(recipe),
+        gate=Gate(ledger, "sums", Key.for_tests()),
         run=SimpleNamespace(public=lambda name: tmp_path / name),
         stage=lambda name: nullcontext(),
         counter=lambda name: lambda done: None,
@@ -59,13 +46,13 @@ def test_rounds_with_equal_answers_are_charged_and_drawn_one_by_one(
         _charged=lambda event: None,
     )
     context.release_votes = partial(RunContext.release_votes, context)
-    shape = QUERIES, 3
-    whole = torch.ones(shape, dtype=torch.bool)
-    queries = Queries(torch.ones(shape), whole.long(), whole, torch.ones(shape), torch.zeros(QUERIES, 2).long())
-    tokenizer = SimpleNamespace(get_vocab=dict, special_tokens_map={})
-    spec = SimpleNamespace(workspace=SimpleNamespace(recipe="these teachers"))
+    ones, drawn = torch.ones(QUERIES, 3), list[bytes]()
+    queries = Queries(ones, ones.long(), ones.bool(), ones, torch.zeros(QUERIES, 2).long())
+    sums = Private(np.zeros((QUERIES, 3), dtype=np.int64))
+    teachers: Any = SimpleNamespace(vote=lambda *_: (sums, VoteManifest(tuple(range(TEACHERS)))))
+    backbone: Any = SimpleNamespace(tokenizer=SimpleNamespace(get_vocab=dict, special_tokens_map={}))
+    spec: Any = SimpleNamespace(workspace=SimpleNamespace(recipe="these teachers"))
     student: Any = SimpleNamespace(model=lambda: None)
-    drawn: list[bytes] = []
     monkeypatch.setattr(method.public_side, "pseudo_rows", lambda *_: None)
     monkeypatch.setattr(method.public_side, "round_queries", lambda *_: queries)
     monkeypatch.setattr(method, "_distilled", lambda *given: drawn.append(given[4].value.tobytes()))
@@ -74,7 +61,7 @@ def test_rounds_with_equal_answers_are_charged_and_drawn_one_by_one(
         Round.of(number, student).rows(context.run).write_bytes(b"the same sentences")
 
     def ask() -> None:
-        asking = method._Asking(context, SimpleNamespace(tokenizer=tokenizer), [], spec, _Teachers())  # type: ignore[arg-type]
+        asking = method._Asking(context, backbone, [], spec, teachers)  # type: ignore[arg-type]
         for number in range(ROUNDS):
             asking.round(number, student, None)  # type: ignore[arg-type]
 

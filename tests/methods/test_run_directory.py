@@ -1,45 +1,47 @@
-"""A run directory belongs to one recipe, and to the public inputs with which it began."""
+"""A run directory belongs to one recipe and its first public inputs, and its driver quotes no private text."""
 
+import inspect
 import json
+import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from rayprivacy.core.errors import ConfigError
-from rayprivacy.methods.registry import load_recipe
+from rayprivacy.core.errors import ConfigError, RayPrivacyError
+from rayprivacy.corpus import verify
+from rayprivacy.methods.generator import method
+from rayprivacy.methods.registry import parse_recipe
+from rayprivacy.methods.seqpate import heldout
+from rayprivacy.methods.two_stage import heldout as two_stage_heldout
+from rayprivacy.runs import heldout as heldout_documents
 from rayprivacy.runs.directory import MEASURED, Run, forget_another_corpus, log_entries
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:  # type: ignore[type-arg]
-    (tmp_path / "recipe.yaml").write_text("method: seqpate\n")
-    return Run.open(tmp_path / "out", load_recipe(tmp_path / "recipe.yaml"), resume=False, console=Console(quiet=True))
+def run(tmp_path: Path) -> Any:
+    return Run.open(tmp_path / "out", parse_recipe({"method": "seqpate"}), resume=False, console=Console(quiet=True))
 
 
-def test_a_run_is_held_to_its_public_inputs(run: Run) -> None:  # type: ignore[type-arg]
-    run.bind(base_model="a", prompts="b")
-    run.bind(base_model="a", prompts="b")
-    with pytest.raises(
-        ConfigError, match=r"the base model of .*/out changed since the run began: bring the former back"
-    ):
-        run.bind(base_model="c", prompts="b")
-    with pytest.raises(ConfigError, match="the prompts of"):
-        run.bind(base_model="a", prompts="c")
-    run.bind(base_model="a", prompts="b")
-
-
-def test_a_run_of_an_older_version_is_bound_when_it_goes_on(run: Run) -> None:  # type: ignore[type-arg]
-    run.public("pseudo-0.json").write_text("[]")
+@pytest.mark.parametrize("older", [False, True])
+def test_a_run_is_held_to_its_public_inputs(run: Any, older: bool) -> None:
+    if older:  # begun by a version that bound no inputs: bound when it goes on
+        run.public("pseudo-0.json").write_text("[]")
     run.bind(base_model="a", prompts="b")
     run.bind(base_model="a", prompts="b", codes="c")  # as a later version may
-    with pytest.raises(ConfigError, match="changed since the run began"):
-        run.bind(base_model="c", prompts="b")
-    with pytest.raises(ConfigError, match="the codes of"):
-        run.bind(codes="d")
+    changed = r"the base model of .*/out changed since the run began: bring the former back"
+    for digests, says in (
+        ({"base_model": "c", "prompts": "b"}, changed),
+        ({"base_model": "a", "prompts": "c"}, "the prompts of"),
+        ({"codes": "d"}, "the codes of"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            run.bind(**digests)
+    run.bind(base_model="a", prompts="b")
 
 
-def test_a_log_that_a_full_disk_has_torn_is_read_and_goes_on(run: Run) -> None:  # type: ignore[type-arg]
+def test_a_log_that_a_full_disk_has_torn_is_read_and_goes_on(run: Any) -> None:
     with run.stage("first"):
         pass
     log = run.root / "run.log"
@@ -52,30 +54,41 @@ def test_a_log_that_a_full_disk_has_torn_is_read_and_goes_on(run: Run) -> None: 
     assert [entry["event"] for entry in log_entries(run.root)] == ["start", "done"] * 2
 
 
-SAID = ("README.md", "certificate.md", "certificate.json")
-KEPT = ("model.safetensors", "recipe.yaml")
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    for name in (*MEASURED, *SAID, *KEPT):
+def test_figures_of_another_corpus_are_deleted(tmp_path: Path) -> None:
+    """Its certificate and cards too, so that no report and no audit takes them for those of what is written now."""
+    forget_another_corpus(tmp_path, "a")  # a first certificate has nothing to forget
+    kept = {"model.safetensors", "recipe.yaml"}
+    named = {*MEASURED, "README.md", "certificate.md", "certificate.json", *kept}
+    for name in named:
         (tmp_path / name).write_text("{}")
     (tmp_path / "plots").mkdir()
     (tmp_path / "certificate.json").write_text(json.dumps({"corpus_digest": "a"}))
-    return tmp_path
-
-
-def test_figures_of_another_corpus_are_deleted(root: Path) -> None:
-    """Its certificate and cards too, so that no report and no audit takes them for those of what is written now."""
-    forget_another_corpus(root, "b")
-    assert sorted(path.name for path in root.iterdir()) == sorted(KEPT)
-
-
-def test_figures_of_the_same_corpus_stay(root: Path) -> None:
-    forget_another_corpus(root, "a")
-    assert {path.name for path in root.iterdir()} == {*MEASURED, *SAID, *KEPT, "plots"}
-
-
-def test_a_first_certificate_has_nothing_to_forget(tmp_path: Path) -> None:
     forget_another_corpus(tmp_path, "a")
-    assert list(tmp_path.iterdir()) == []
+    assert {path.name for path in tmp_path.iterdir()} == {*named, "plots"}
+    forget_another_corpus(tmp_path, "b")
+    assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+SECRET = "my test was positive"
+
+
+class _Rows:
+    """Whatever is asked of it, it quotes a private row, as parsers do."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError(f"cannot parse {SECRET!r}")
+
+    __truediv__ = __getattr__
+
+
+DRIVERS = (
+    *(heldout.heldout_metrics, heldout_documents.heldout_metrics, verify.verify_shards, method.label_sums),
+    *(two_stage_heldout.heldout_metrics, two_stage_heldout.tree_metrics),
+)
+
+
+@pytest.mark.parametrize("function", DRIVERS, ids=lambda function: f"{function.__module__}.{function.__name__}")
+def test_private_text_stays_out_of_what_stops_a_driver(function: Any) -> None:
+    with pytest.raises(RayPrivacyError, match=r"stopped with ValueError \(its text is withheld") as caught:
+        function(*[_Rows() for _ in inspect.signature(function).parameters])
+    assert SECRET not in "".join(traceback.format_exception(caught.value))

@@ -1,15 +1,16 @@
 """SanText as a run: one charge for one file, the same bytes however it is run, and nothing of the corpus elsewhere."""
 
 import json
-import math
 import signal
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
-from santext_bench import charges_of, elsewhere, ledger_of, santext_bench
+from santext_bench import charges_of, ledger_of, santext_bench
 from small_jobs import joining
 from toy_bench import QUIET, SPOKEN, USERS, Bench
 from zygote import fork_command
@@ -18,7 +19,10 @@ import rayprivacy as rp
 from rayprivacy.api import Result
 from rayprivacy.cli import main
 from rayprivacy.core.units import AccountKind
-from rayprivacy.work import pieces
+from rayprivacy.corpus.manifest import ShardManifest
+from rayprivacy.methods.registry import method_of
+from rayprivacy.runs.drive import drive
+from rayprivacy.sanitize.documents import split, tidy
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 MARK = "zqxjvk"
@@ -40,18 +44,34 @@ def finished(shared: Bench, local_ray: Path) -> Result:
     return shared.run("finished")
 
 
-def _rows(result: Any) -> list[dict[str, Any]]:
+def _run(bench: Bench, name: str, measured: bool = False, **overrides: Any) -> Result:
+    """A run with a ledger of its own, up to the certificate or its figures, without a report."""
+    recipe = bench.load({"privacy.ledger": ledger_of(bench, name), **overrides})
+    return Result(drive(method_of(recipe), recipe, bench.folder / name, console=QUIET, measured=measured).run.root)
+
+
+def _rows(result: Result) -> list[dict[str, Any]]:
     return pq.read_table(result.path / "sanitized.parquet").to_pylist()
 
 
+def _bytes(result: Result) -> bytes:
+    return (result.path / "sanitized.parquet").read_bytes()
+
+
+def _change(bench: Bench, column: str, values: list[str]) -> None:
+    """Put other values into the corpus, in turn."""
+    table = pq.read_table(bench.folder / "talk.parquet")
+    values = (values * len(table))[: len(table)]
+    known = {name: table[name] for name in table.column_names}
+    pq.write_table(pa.table(known | {column: values}), bench.folder / "talk.parquet")
+
+
 def test_a_run_leaves_a_release_and_says_what_it_is_worth(shared: Bench, finished: Result) -> None:
-    result, certificate, rows = finished, finished.certificate, _rows(finished)
-    assert len(rows) == USERS * 4
-    assert [row["document"] for row in rows] == sorted({row["document"] for row in rows})
-    assert certificate.kind is AccountKind.METRIC_LOCAL
-    assert certificate.relation == "replace"
-    (event,) = certificate.events
-    assert event.kind == "metric-local-sensitive"
+    certificate, documents = finished.certificate, [row["document"] for row in _rows(finished)]
+    assert len(documents) == USERS * 4
+    assert documents == sorted(set(documents))
+    assert (certificate.kind, certificate.relation) == (AccountKind.METRIC_LOCAL, "replace")
+    assert [event.kind for event in certificate.events] == ["metric-local-sensitive"]
     plan = rp.plan(shared.load())
     assert plan.epsilon == pytest.approx(certificate.spent_diagnostic.epsilon, rel=1e-9)
     assert list(certificate.figures)[:3] == ["Epsilon of a document", "Epsilon of a user", "Epsilon of a word"]
@@ -60,89 +80,65 @@ def test_a_run_leaves_a_release_and_says_what_it_is_worth(shared: Bench, finishe
     assert "no meaningful guarantee" in certificate.warnings[0]
     assert any("the 60 most frequent words" in each for each in certificate.assumptions)
     assert len(shared.charges()) == 1
-    text = (result.path / "certificate.md").read_text()
-    assert text.index("Epsilon of a document") < text.index("Spent up to this release")
-    card = (result.path / "README.md").read_text()
-    assert card.index("Epsilon of a document") < card.index("What it is")
-
-
-def test_the_calculator_agrees(shared: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    event = rp.plan(shared.load()).plan.charges[0]
-    words = ["--epsilon", repr(event.epsilon), "--diameter", repr(event.diameter), "--tokens", str(event.tokens)]
-    assert main(["epsilon", "santext", *words, "--keep-cost", repr(event.keep_cost), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["epsilon"]
-    assert math.isclose(found, rp.plan(shared.load()).epsilon, rel_tol=1e-9)
+    for page, later in (("certificate.md", "Spent up to this release"), ("README.md", "What it is")):
+        text = (finished.path / page).read_text()
+        assert text.index("Epsilon of a document") < text.index(later)
 
 
 def test_the_report_shows_charts_and_attacks_and_shares_only_the_charts(finished: Result) -> None:
-    result = finished
-    page, inference = (result.path / "report.html").read_text(), result.metrics["inference"]
+    page, inference = (finished.path / "report.html").read_text(), finished.metrics["inference"]
     assert SPOKEN not in page, "figures of private text, and never the text"
-    pairs = (result.path / "private" / "pairs.txt").read_text()
+    pairs = (finished.path / "private" / "pairs.txt").read_text()
     assert pairs.count("before: ") == pairs.count("after:  ") == 12, "however few users the first part has"
     assert SPOKEN in pairs
     assert set(inference["success"]) == {"mask", "identity", "bayes", "context"}
     assert inference["words"] >= 20
     for shown in ("N_x: how often", "S_x and S*_y", "Bayes, with the table and a language model", "Epsilon of a word"):
         assert shown in page
-    public = Path(rp.report(result.path, public=True)).read_text()
+    public = Path(rp.report(finished.path, public=True)).read_text()
     assert "N_x: how often" in public
     assert SPOKEN not in public
     assert "Guessed" not in public
-    assert {path.name for path in (result.path / "plots").glob("*kept*")} == {"kept.png"}
+    assert {path.name for path in (finished.path / "plots").glob("*kept*")} == {"kept.png"}
 
 
-def test_any_number_of_parts_writes_the_same_bytes(shared: Bench, finished: Result) -> None:
-    for parts in (1, 3):
-        other = elsewhere(shared, f"parts{parts}", **{"resources.parts": parts, "evaluation.attacked": 0})
-        assert _bytes(other) == _bytes(finished)
+@pytest.mark.parametrize("parts", [1, 3])
+def test_any_number_of_parts_writes_the_same_bytes(shared: Bench, finished: Result, parts: int) -> None:
+    assert _bytes(_run(shared, f"parts{parts}", **{"resources.parts": parts})) == _bytes(finished)
 
 
-def _bytes(result: Result) -> bytes:
-    return (result.path / "sanitized.parquet").read_bytes()
-
-
-def test_what_a_release_is_made_of_changes_its_coins(shared: Bench, finished: Result) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"), [("sanitize.layout", "keep"), ("privacy.account", "other"), ("privacy.key", "other.key")]
+)
+def test_what_a_release_is_made_of_changes_its_coins(shared: Bench, finished: Result, key: str, value: str) -> None:
     """Two draws from one coin would be worth more than two charges."""
-    for name, change in (
-        ("layout", {"sanitize.layout": "keep"}),
-        ("account", {"privacy.account": "other"}),
-        ("key", {"privacy.key": str(shared.folder / "other.key")}),
-    ):
-        other = elsewhere(shared, name, **{"evaluation.attacked": 0}, **change)
-        assert {row["document"] for row in _rows(finished)}.isdisjoint(row["document"] for row in _rows(other)), name
+    other = _run(shared, key, **{key: str(shared.folder / value) if key == "privacy.key" else value})
+    assert {row["document"] for row in _rows(finished)}.isdisjoint(row["document"] for row in _rows(other))
 
 
-@pytest.mark.parametrize("crash", ["in a task", "before the commit", "after the commit"])
-def test_a_run_that_dies_is_resumed_with_the_same_bytes_and_one_charge(
-    shared: Bench, finished: Result, monkeypatch: pytest.MonkeyPatch, crash: str
-) -> None:
-    if crash == "in a task":
-        monkeypatch.setattr(pieces, "_result", _die)
-    elif crash == "before the commit":
-        monkeypatch.setattr("rayprivacy.release.files.digest_file", _die)
-    else:
-        monkeypatch.setattr(Path, "replace", _die_moving(Path.replace))
+CRASHES = {
+    "in a task": "rayprivacy.work.pieces._result",
+    "before the commit": "rayprivacy.release.files.digest_file",
+    "after the commit": "pathlib.Path.replace",
+}
+
+
+@pytest.mark.parametrize("crash", CRASHES)
+def test_a_dead_run_is_resumed(shared: Bench, finished: Result, monkeypatch: pytest.MonkeyPatch, crash: str) -> None:
+    real = Path.replace
+
+    def die(*given: Any) -> Any:
+        if crash == "after the commit" and given[0].name != "unreleased-sanitized.parquet":
+            return real(*given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CRASHES[crash], die)
     with pytest.raises(KeyboardInterrupt):
-        elsewhere(shared, crash)
+        _run(shared, crash)
     monkeypatch.undo()
     assert not (shared.folder / crash / "sanitized.parquet").exists()
-    result = shared.run(crash, {"privacy.ledger": ledger_of(shared, crash)}, resume=True)
-    assert _bytes(result) == _bytes(finished)
+    assert _bytes(_run(shared, crash)) == _bytes(finished)
     assert charges_of(shared, crash) == 1
-
-
-def _die(*_: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def _die_moving(real: Any) -> Any:
-    def replace(self: Path, target: Path) -> Any:
-        if self.name == "unreleased-sanitized.parquet":
-            raise KeyboardInterrupt
-        return real(self, target)
-
-    return replace
 
 
 @pytest.mark.slow
@@ -150,136 +146,83 @@ def _die_moving(real: Any) -> Any:
 def test_a_run_that_is_killed_is_resumed_by_another_process(shared: Bench, finished: Result) -> None:
     words = ["run", str(shared.recipe), "--out", str(shared.folder / "killed")]
     words += ["-o", f"privacy.ledger={ledger_of(shared, 'killed')}", "-o", "evaluation.attacked=0"]
-    patch = (
-        "from rayprivacy.methods.santext import method\n"
-        "def write(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
-        "method.write_release = write\n"
-    )
+    write = "lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
+    patch = f"from rayprivacy.methods.santext import method\nmethod.write_release = {write}\n"
     assert fork_command([*words, *joining()], shared.folder, patch).wait(timeout=300) == -signal.SIGKILL
     assert main([*words, "--resume"]) == 0
-    assert (shared.folder / "killed" / "sanitized.parquet").read_bytes() == _bytes(finished)
+    assert _bytes(Result(shared.folder / "killed")) == _bytes(finished)
     assert charges_of(shared, "killed") == 1
 
 
 def test_another_epsilon_is_another_charge_and_a_full_account_refuses_it(bench: Bench) -> None:
-    cost = rp.plan(bench.load()).epsilon
-    bench.blocks["privacy"]["epsilon"] = cost * 1.5
-    bench.recipe.write_text(yaml.safe_dump(bench.blocks))
-    bench.run("first")
+    more = {"privacy.epsilon": rp.plan(bench.load()).epsilon * 1.5, "privacy.ledger": ledger_of(bench, "first")}
+    _run(bench, "first", **more)
     with pytest.raises(rp.BudgetRefusedError):
-        bench.run("second", {"sanitize.keep": 0.45})
-    words = ["run", str(bench.recipe), "--out", str(bench.folder / "third"), "-o", "sanitize.keep=0.4"]
-    assert main(words) == 3
-    assert len(bench.charges()) == 1
-    with pytest.raises(rp.ConfigError, match=r"privacy\.epsilon is 100, and all words of a user cost"):
-        rp.plan(bench.load({"privacy.epsilon": 100.0}))
+        bench.run("second", {**more, "sanitize.keep": 0.45})
+    options = [word for key, value in (more | {"sanitize.keep": 0.4}).items() for word in ("-o", f"{key}={value}")]
+    assert main(["run", str(bench.recipe), "--out", str(bench.folder / "third"), *options]) == 3
+    assert charges_of(bench, "first") == 1
 
 
-def test_without_keep_and_epsilon_the_budget_decides(bench: Bench) -> None:
-    plan = rp.plan(bench.load({"sanitize.keep": None, "privacy.epsilon": 800.0}))
-    assert 0.97 * 800 <= plan.epsilon <= 800
-    response = {"sanitize.mechanism": "randomized_response", "sanitize.plus": None, "sanitize.keep": None}
-    plan = rp.plan(bench.load({**response, "privacy.epsilon": 800.0}))
-    assert plan.epsilon == pytest.approx(800, rel=1e-4)
-    assert plan.epsilon <= 800
-    values = {"mood": ["glad", "sad", "calm"]}
-    labels = {"corpus.labels": ["mood"], "sanitize.labels": {"kind": "randomize", "epsilon": 5.0, "values": values}}
-    for mechanism in ({"sanitize.keep": None}, response):
-        plan = rp.plan(bench.load({**mechanism, **labels, "privacy.epsilon": 800.0}))
-        assert 0.97 * 800 <= plan.epsilon <= 800
-        assert len(plan.plan.charges) == 2
-
-
-def test_neighbouring_corpora_of_one_size_have_one_certificate(bench: Bench) -> None:
-    first = bench.run().certificate
-    bench.talk("talk.parquet", USERS, name="other")
-    second = elsewhere(bench, "other").certificate
-    apart = {"corpus_digest", "ledger_head"}
-    assert first.model_dump(exclude=apart) == second.model_dump(exclude=apart)
-    assert first.corpus_digest != second.corpus_digest
+@pytest.mark.parametrize(("mechanism", "least"), [("santext", 0.97), ("randomized_response", 0.9999)])
+def test_without_keep_and_epsilon_the_budget_decides(bench: Bench, mechanism: str, least: float) -> None:
+    asked = {"sanitize.keep": None, "sanitize.plus": None, "sanitize.mechanism": mechanism, "privacy.epsilon": 800.0}
+    assert least * 800 <= rp.plan(bench.load(asked)).epsilon <= 800
 
 
 def test_rare_words_leave_no_mark(bench: Bench) -> None:
-    table = pq.read_table(bench.folder / "talk.parquet")
-    texts = [f"{MARK}{at} write to {MARK}@mail.com" for at in range(len(table))]
-    table = table.set_column(1, "said", [texts])
-    pq.write_table(table, bench.folder / "talk.parquet")
+    _change(bench, "said", [f"{MARK}{at} write to {MARK}@mail.com" for at in range(USERS * 4)])
     result = bench.run(overrides={"evaluation.attacked": 0})
     for path in result.path.rglob("*"):
         if path.is_file() and "private" not in path.relative_to(result.path).parts:
             assert MARK.encode() not in path.read_bytes(), path
-    assert all(MARK not in row["text"] for row in _rows(result))
-    assert all("@example.com" in row["text"] for row in _rows(result))
+    assert all(MARK not in row["text"] and "@example.com" in row["text"] for row in _rows(result))
 
 
 def test_labels_are_copied_or_randomised_for_a_charge(bench: Bench) -> None:
-    table = pq.read_table(bench.folder / "talk.parquet")
-    table = table.append_column("mood", [["glad", "sad"] * (len(table) // 2)])
-    pq.write_table(table, bench.folder / "talk.parquet")
-    moods = {"corpus.labels": ["mood"]}
-    copied = elsewhere(bench, "copied", **moods)
+    _change(bench, "mood", ["glad", "sad"])
+    copied = _run(bench, "copied", **{"corpus.labels": ["mood"]})
     assert sum(row["mood"] == "glad" for row in _rows(copied)) == USERS * 2
     assert any("Labels (mood) are released as they are." in each for each in copied.certificate.assumptions)
-    kind = {"sanitize.labels.kind": "randomize", "sanitize.labels.epsilon": 0.01}
-    with pytest.raises(rp.ConfigError, match=r"sanitize\.labels\.values has no 'mood'"):
-        bench.load({**moods, **kind})
-    values = {"sanitize.labels.values": {"mood": ["glad", "sad", "calm"]}}
-    randomised = elsewhere(bench, "randomised", **moods, **kind, **values)
-    found = {row["mood"] for row in _rows(randomised)}
-    assert found == {"glad", "sad", "calm"}
+    kind = {"kind": "randomize", "epsilon": 0.01, "values": {"mood": ["glad", "sad", "calm"]}}
+    randomised = _run(bench, "randomised", **{"corpus.labels": ["mood"], "sanitize.labels": kind})
+    assert {row["mood"] for row in _rows(randomised)} == {"glad", "sad", "calm"}
     more = randomised.certificate.spent_diagnostic.epsilon - copied.certificate.spent_diagnostic.epsilon
     assert more == pytest.approx(4 * 0.01)
 
 
 def test_a_file_without_users_keeps_equal_rows_apart(bench: Bench) -> None:
-    alone = {"corpus.user": None, "corpus.max_records_per_user": None}
-    with pytest.raises(rp.ConfigError, match=r"set privacy\.unit to record"):
-        bench.load(alone)
-    table = pq.read_table(bench.folder / "talk.parquet")
-    pq.write_table(
-        table.set_column(1, "said", [["the same text of the people"] * len(table)]), bench.folder / "t.parquet"
-    )
-    overrides = {**alone, "privacy.unit": "record", "corpus.source": str(bench.folder / "t.parquet")}
-    rows = _rows(bench.run(overrides=overrides))
-    assert len(rows) == len(table)
-    assert len({row["text"] for row in rows}) > len(table) // 2
-    assert rp.plan(bench.load(overrides)).epsilon < rp.plan(bench.load()).epsilon / 3.9
-    with pytest.raises(rp.ConfigError, match=r"corpus\.user is null, and the method protects users"):
-        rp.load_recipe({"method": "generator", "corpus": {"user": None}})
+    alone = {"corpus.user": None, "corpus.max_records_per_user": None, "privacy.unit": "record"}
+    _change(bench, "said", ["the same text of the people"])
+    rows = _rows(_run(bench, "alone", **alone))
+    assert len(rows) == USERS * 4
+    assert len({row["text"] for row in rows}) > USERS * 2
+    assert rp.plan(bench.load(alone)).epsilon < rp.plan(bench.load()).epsilon / 3.9
 
 
 def test_the_short_form_sanitises_one_file(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = bench.folder / "talk.parquet", bench.folder / "out.parquet"
-    words = ["sanitize", str(source), str(out), "--text", "said", "--user", "who", "--max-records", "4"]
-    words += [
-        "--max-tokens",
-        "8",
-        "--words",
-        "300",
-        "--ledger",
-        f"sqlite:///{bench.folder}/l.db",
-        "--key",
-        str(bench.folder / "k"),
-    ]
-    assert main(words) == 2
-    assert "give --epsilon" in capsys.readouterr().err
-    before = source.read_bytes()
-    assert main([*words[:2], str(source), *words[3:], "--keep", "0.3"]) == 2
-    assert "over the source: name another file" in capsys.readouterr().err
+    options = {"--text": "said", "--user": "who", "--max-records": "4", "--max-tokens": "8", "--words": "300"}
+    options |= {"--ledger": f"sqlite:///{bench.folder}/l.db", "--key": str(bench.folder / "k")}
+    words = ["sanitize", str(source), str(out), *chain(*options.items())]
+    before, over = source.read_bytes(), [*words[:2], str(source), *words[3:]]
+    for wrong, says in (
+        (words, "give --epsilon"),
+        ([*over, "--keep", "0.3"], "over the source: name another file"),
+        ([*words, "--epsilon", "0"], "'privacy.epsilon' is 0"),
+    ):
+        assert main(wrong) == 2
+        assert says in capsys.readouterr().err
     assert source.read_bytes() == before
-    assert main([*words, "--epsilon", "0"]) == 2
-    assert "'privacy.epsilon' is 0" in capsys.readouterr().err
     assert main([*words, "--keep", "0.3"]) == 0
-    said = capsys.readouterr().out
-    assert "Epsilon of a document" in said
+    assert "Epsilon of a document" in capsys.readouterr().out
     assert len(pq.read_table(out)) == USERS * 4
-    assert (out.with_name("out.parquet.run") / "certificate.md").is_file()
-    assert rp.load_recipe(out.with_name("out.parquet.run") / "recipe.yaml").privacy.epsilon > 100
+    run = out.with_name("out.parquet.run")
+    assert (run / "certificate.md").is_file()
+    assert rp.load_recipe(run / "recipe.yaml").privacy.epsilon > 100
 
 
-def test_a_bound_that_was_kept_and_is_not_that_of_the_table_is_refused(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_kept_bound_of_another_table_is_none(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     rp.plan(bench.load())
     (path,) = (path for path in (tmp_path / "cache").rglob("noise/*") if "worst" in path.read_text())
@@ -290,34 +233,85 @@ def test_a_bound_that_was_kept_and_is_not_that_of_the_table_is_refused(
     assert bench.charges() == []
 
 
-def test_nothing_is_charged_where_the_vocabulary_is_missing(bench: Bench, tmp_path: Path) -> None:
-    with pytest.raises(rp.ConfigError, match=r"sanitize\.vectors_file is .*: give a \.npz file"):
-        rp.run(bench.load({"sanitize.vectors_file": str(tmp_path / "none.npz")}), bench.folder / "o", console=QUIET)
-    with pytest.raises(rp.ConfigError, match="both set"):
-        bench.load({"sanitize.epsilon": 3.0})
-    assert not (bench.folder / "ledger.db").exists()
-
-
 def test_a_public_model_learns_to_read_sanitised_text_for_nothing(
     shared: Bench, finished: Result, public_sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("READER_BATCH", 8), ("LEARNING_RATE", 1e-2)):
-        monkeypatch.setattr(f"rayprivacy.methods.santext.pretraining.{name}", value)
+    monkeypatch.setattr("rayprivacy.methods.santext.pretraining.READER_BATCH", 8)
+    monkeypatch.setattr("rayprivacy.methods.santext.pretraining.LEARNING_RATE", 1e-2)
     (shared.folder / "public.txt").write_text("\n".join(public_sentences * 6))
     block = {"text": str(shared.folder / "public.txt"), "steps": 60}
-    more = {"pretraining": block, "sanitize.keep": 0.9, "privacy.epsilon": 9000.0}
-    result = elsewhere(shared, "pretrained", **more)
+    more = {"pretraining": block, "sanitize.keep": 0.9, "privacy.epsilon": 9000.0, "evaluation.attacked": 0}
+    result = _run(shared, "pretrained", measured=True, **more)
     figures = result.metrics["synthetic"]["pretraining"]
     assert figures["loss_after"] < figures["loss_before"] - 0.3
     assert result.model().config.num_hidden_layers == 2
-    assert (
-        "public text alone" in (result.path / "model" / "README.md").read_text()
-        or (result.path / "model" / "README.md").is_file()
-    )
+    assert Path(rp.report(result.path)).is_file()
+    assert (result.path / "model" / "README.md").is_file()
     assert charges_of(shared, "pretrained") == 1
     assert shared.load({"pretraining": block}).release_id == shared.load().release_id
-    before = (result.path / "model" / "model.safetensors").stat().st_mtime_ns
-    shared.run("pretrained", {"privacy.ledger": ledger_of(shared, "pretrained"), **more}, resume=True)
-    assert (result.path / "model" / "model.safetensors").stat().st_mtime_ns == before
+    saved = (result.path / "model" / "model.safetensors").stat().st_mtime_ns
+    _run(shared, "pretrained", **more)
+    assert (result.path / "model" / "model.safetensors").stat().st_mtime_ns == saved
     with pytest.raises(rp.ConfigError, match=r"pretraining\.text is .*: give a Parquet file"):
-        elsewhere(shared, "none", **more | {"pretraining": block | {"text": str(shared.folder / "none.txt")}})
+        _run(shared, "none", **more | {"pretraining": {"text": str(shared.folder / "none.txt")}})
+
+
+# One word against another, in rows of (user, mood, text, the same with other words).
+ROWS = [
+    ("ann", "glad", "the people was good", "the people was good"),
+    ("ann", "glad", "the people was bad", "the people was good"),  # two documents become equal
+    ("ann", None, "good " + "people " * 12, "A" * 1990 + " people" * 12),  # a pasted key, say
+    ("ann", "None", "the end", "the \x1c"),
+    ("ann", None, "the end", "the end"),
+    ("ann", None, " ", "\ue000"),
+    ("bob", "sad", "null", "None"),
+    ("bob", "sad", "good", "\u200b"),
+    ("bob", "sad", "the city", "the \U0001f642"),
+    ("bob", None, "caf\u00e9 city", "cafe\u0301 cafe\u0301"),
+    ("bob", None, "", "\u3000"),
+    ("bob", "None", "NaN 7 true", "nan \u0667 was"),
+]
+# Each is one word wherever it stands, so that words of the released text can be counted.
+VOCABULARY = "the people was good bad end city null none true home bread soup tea".split()  # noqa: SIM905
+LENGTHS = [4, 4, 13, 2, 2, 0, 1, 1, 2, 2, 0, 3]
+
+
+def _words(text: str) -> int:
+    return len(split(tidy(text))[0])
+
+
+def _shape(result: Result) -> dict[str, Any]:
+    """Everything that leaves, but for which words were drawn and the head of the ledger, which knows their digest."""
+    rows = pq.read_table(result.path / "sanitized.parquet")
+    certificate = json.loads((result.path / "certificate.json").read_text())
+    return {
+        "columns": rows.schema,
+        **{name: rows[name].to_pylist() for name in ("document", "mood")},
+        "words": [_words(text) for text in rows["text"].to_pylist()],
+        "markdown": (result.path / "certificate.md").read_text().replace(certificate.pop("ledger_head"), ""),
+        "certificate": certificate,
+        "lengths": result.metrics["synthetic"]["words"]["histogram"]["counts"],
+        "files": sorted(path.name for path in result.path.iterdir()),
+    }
+
+
+@pytest.mark.parametrize("unit", ["user", "record"])
+def test_neighbours_leave_files_of_one_shape(bench: Bench, unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coins of two corpora have nothing to do with each other; here both have those of one."""
+    assert [_words(row[2]) for row in ROWS] == [_words(row[3]) for row in ROWS] == LENGTHS
+    monkeypatch.setattr(ShardManifest, "corpus_digest", lambda *_: "d" * 64)
+    np.savez(bench.folder / "plain.npz", words=VOCABULARY, vectors=np.eye(len(VOCABULARY)))
+    plain = {"vectors_file": str(bench.folder / "plain.npz"), "words": len(VOCABULARY), "entities": []}
+    more = {"sanitize": {"keep": 0.5, "max_tokens": 6, **plain}, "corpus.labels": ["mood"], "evaluation.attacked": 0}
+    more |= {"privacy.unit": unit, "corpus.max_records_per_user": None if unit == "record" else 4}
+    found = []
+    for parts, column in enumerate((2, 3), 1):
+        rows = [{"who": row[0], "mood": row[1], "said": row[column]} for row in ROWS]
+        pq.write_table(pa.Table.from_pylist(rows), bench.folder / "talk.parquet")
+        found.append(_shape(_run(bench, f"{parts}", measured=True, **more, **{"resources.parts": parts})))
+    assert found[0] == found[1]
+    if unit == "record":
+        assert sorted(found[0]["words"]) == sorted(min(length, 6) for length in LENGTHS)
+        assert len(set(found[0]["document"])) == len(ROWS)
+    else:
+        assert len(found[0]["words"]) == 8

@@ -12,9 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("more", [[], ["teachers.kind=lora", "student.warm_steps=0"]])  # which start from the base
-def test_curves_meet_without_noise_and_teachers_that_learnt_nothing_are_the_warm_student(
-    job: Any, monkeypatch: pytest.MonkeyPatch, more: list[str]
-) -> None:
+def test_curves_meet_where_there_is_nothing_to_take(job: Any, monkeypatch: pytest.MonkeyPatch, more: list[str]) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     from seqpate_curves import curves
     from seqpate_table import bench

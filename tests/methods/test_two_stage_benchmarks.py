@@ -1,7 +1,9 @@
 """The benchmarks of two-stage generation, on files that are as small as can be: a row each, kept, and found again."""
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -17,118 +19,111 @@ FEW = (
 )
 TWO = ("stages.trees.steps=4", "stages.utterances.steps=4", "parses.max_tokens=96")
 ONE = ("training.steps=4",)
+Rows = Callable[..., Any]
 PARSER = {"steps": 60, "batch": 8, "max_tokens": 24, "learning_rate": 0.01}
 
 
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    pytest.importorskip("xgrammar")
-    pytest.importorskip("sklearn")
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    return write_smcalflow(tmp_path / "data", dialogues=100)
-
-
-class Runner:
-    """Runs recipes in this process, on its Ray, and counts them."""
-
-    def __init__(self) -> None:
-        self.runs: list[str] = []
-        self.seen = [(0.0, 0.0)]  # as of `quickstart.Watch`
-
-    def __call__(self, recipe: Path, out: Path, overrides: list[str], isa: str = "native") -> tuple[float, "Runner"]:
-        self.runs.append(out.name)
-        words = [word for each in overrides for word in ("-o", each)]
-        done = command(["run", str(recipe), "--out", str(out), "--resume", *words], recipe.parent)
-        assert done.returncode == 0, done.stderr
-        return 1.0, self
-
-
-def _options(values: tuple[str, ...]) -> list[str]:
+def _options(values: Sequence[str]) -> list[str]:
     return [word for value in values for word in ("-o", value)]
 
 
-@pytest.mark.parametrize("arm", ["1-stage", "2-stage"])
-def test_a_row_of_the_table_is_measured_kept_and_found_again(
-    data: Path, tiny_base: Path, local_ray: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, arm: str
-) -> None:
-    import two_stage_table as table
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for rows, beside the data."""
+    pytest.importorskip("xgrammar")
+    pytest.importorskip("sklearn")
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    write_smcalflow(tmp_path / "data", dialogues=100)
+    return tmp_path / "rows"
 
-    runner = Runner()
-    monkeypatch.setattr(table, "watched_run", runner)
-    monkeypatch.setattr(table, "has_mauve", lambda: False)  # features of a large model
-    words = ["--data", str(data), "--work", str(data.parent / "rows"), "--arms", arm, "--epsilon", "8", "--json"]
+
+@pytest.fixture
+def rows(work: Path, capsys: pytest.CaptureFixture[str]) -> Rows:
+    """What a benchmark prints, without the public trees that have one function."""
+
+    def rows(benchmark: Callable[[list[str]], None], *words: str) -> Any:
+        places = ["--data", str(work.parent / "data"), "--work", str(work), "--missing", "Delete", "--json"]
+        benchmark([*places, *words])
+        return json.loads(capsys.readouterr().out)["rows"]
+
+    return rows
+
+
+@pytest.fixture
+def runs(work: Path, local_ray: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders of the recipes that were run: in this process, on its Ray."""
+    import parser_e2e
+    import two_stage_table
+
+    names, watch = list[str](), SimpleNamespace(seen=[(0.0, 0.0)])  # as of `quickstart.Watch`
+
+    def run(recipe: Path, out: Path, overrides: list[str], isa: str = "native") -> tuple[float, Any]:
+        names.append(out.name)
+        done = command(["run", str(recipe), "--out", str(out), "--resume", *_options(overrides)], recipe.parent)
+        assert done.returncode == 0, done.stderr
+        return 1.0, watch
+
+    for module in (two_stage_table, parser_e2e):
+        monkeypatch.setattr(module, "watched_run", run)
+    monkeypatch.setattr(two_stage_table, "has_mauve", lambda: False)  # features of a large model
+    return names
+
+
+def _without_the_function(path: Path) -> bool:
+    trees = pq.read_table(path)["lispress"].to_pylist()
+    return bool(trees) and not any("Delete" in tree for tree in trees)
+
+
+@pytest.mark.parametrize("arm", ["1-stage", "2-stage"])
+def test_a_row_is_kept_and_found_again(work: Path, tiny_base: Path, rows: Rows, runs: list[str], arm: str) -> None:
+    from two_stage_table import main
+
     few = (f"model.base={tiny_base}", "generation.texts=12", *FEW, *(TWO if arm == "2-stage" else ONE))
-    words += ["--missing", "Delete", *_options(few)]
-    table.main(words)
-    real, public, without, row = json.loads(capsys.readouterr().out)["rows"]
-    assert (public["arm"], without["arm"]) == ("public", "public, without")
-    assert (real["arm"], row["arm"], row["epsilon"], row["seed"]) == ("real", arm, 8.0, 1)
+    words = ["--arms", arm, "--epsilon", "8", *_options(few)]
+    real, public, without, row = found = rows(main, *words)
+    assert rows(main, *words) == found
+    assert runs == [f"{arm}-8-1-without-Delete"]
+    assert [each["arm"] for each in found] == ["real", "public", "public, without", arm]
+    assert (row["epsilon"], row["seed"], row["without"]) == (8.0, 1, "Delete")
     assert 0 < row["texts"] <= 12
-    assert row["without"] == "Delete"
-    assert public["missing"] > 0.1, "the whole public part has it"
-    assert without["missing"] < public["missing"]
-    assert ("missing_trees" in row) == (arm == "2-stage")
-    known = pq.read_table(data.parent / "rows" / "smcalflow" / "public-without-Delete.parquet")["lispress"].to_pylist()
-    assert known
-    assert not any("Delete" in tree for tree in known)
-    assert "public-without-Delete.parquet" in (data.parent / "rows" / f"{arm}-8-1-without-Delete.yaml").read_text()
+    assert public["missing"] > max(0.1, without["missing"]), "the whole public part has it"
+    assert ("missing_trees" in row) == (row["trees"] is not None) == (arm == "2-stage")
+    assert _without_the_function(work / "smcalflow" / "public-without-Delete.parquet")
+    assert "public-without-Delete.parquet" in (work / f"{runs[0]}.yaml").read_text()
     assert real["function_recall"] > 0.8
     assert f"model.base={tiny_base}" in row["settings"]
-    assert (row["trees"] is not None) == (arm == "2-stage")
-    table.main(words)
-    assert json.loads(capsys.readouterr().out)["rows"] == [real, public, without, row]
-    assert runner.runs == [f"{arm}-8-1-without-Delete"]
 
 
-def test_a_parser_of_public_pairs_does_not_know_the_missing_function(
-    data: Path, tiny_base: Path, capsys: pytest.CaptureFixture[str], one_thread: None
-) -> None:
-    import parser_e2e
+def test_public_pairs_teach_no_missing_function(work: Path, tiny_base: Path, rows: Rows, one_thread: None) -> None:
+    from parser_e2e import main
 
-    words = ["--data", str(data), "--work", str(data.parent / "rows"), "--missing", "Delete", "--base", str(tiny_base)]
-    words += ["--json", "--parser", json.dumps(PARSER), "--arms", "public", "full"]
-    parser_e2e.main(words)
-    found = json.loads(capsys.readouterr().out)
-    public, full = found["rows"]
+    words = ["--base", str(tiny_base), "--parser", json.dumps(PARSER), "--arms", "public", "full"]
+    public, full = found = rows(main, *words)
+    assert rows(main, *words) == found
     assert public["test_turns_missing"] == full["test_turns_missing"] > 2
     assert public["missing_match"] == 0
     assert full["missing_match"] > 0.3
     assert full["other_match"] > 0.2
     assert full["test_turns_other"] > 0
-    split = data.parent / "rows" / "without-Delete"
-    known = pq.read_table(split / "public.parquet")["lispress"].to_pylist()
-    assert known
-    assert not any("Delete" in tree for tree in known)
-    assert pq.read_table(split / "private.parquet").column_names == ["dialogue_id", "user_utterance"]
-    parser_e2e.main(words)
-    assert json.loads(capsys.readouterr().out) == found
+    assert _without_the_function(work / "without-Delete" / "public.parquet")
+    assert pq.read_schema(work / "without-Delete" / "private.parquet").names == ["dialogue_id", "user_utterance"]
 
 
-def test_synthetic_utterances_are_annotated_outside_of_the_runs(
-    data: Path, tiny_base: Path, local_ray: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import parser_e2e
+def test_annotations_lie_outside_of_the_runs(work: Path, tiny_base: Path, rows: Rows, runs: list[str]) -> None:
+    from parser_e2e import main
 
-    runner = Runner()
-    monkeypatch.setattr(parser_e2e, "watched_run", runner)
-    work = data.parent / "rows"
-    words = ["--data", str(data), "--work", str(work), "--missing", "Delete", "--base", str(tiny_base), "--json"]
-    few = tuple(each for each in FEW if each != "model.dtype=float32")  # the base in another format: another parser
-    words += ["--texts", "40", "--parser", json.dumps(PARSER), *_options(few)]
-    parser_e2e.main([*words, "--arms", "1-stage", *_options(ONE)])
-    capsys.readouterr()
-    parser_e2e.main([*words, "--arms", "1-stage", "2-stage", *_options(TWO[:2])])
-    rows = json.loads(capsys.readouterr().out)
-    assert runner.runs == ["1-stage-Delete-3-1", "2-stage-Delete-3-1"]
-    assert [row["arm"] for row in rows["rows"]] == ["1-stage", "2-stage"]
-    for arm in ("1-stage", "2-stage"):
-        (path,) = work.glob(f"annotated-{arm}-Delete-3-1-*.parquet")
+    few = [each for each in FEW if each != "model.dtype=float32"]  # the base in another format: another parser
+    words = ["--base", str(tiny_base), "--texts", "40", "--parser", json.dumps(PARSER), *_options(few)]
+    rows(main, *words, "--arms", "1-stage", *_options(ONE))
+    found = rows(main, *words, "--arms", "1-stage", "2-stage", *_options(TWO[:2]))
+    assert runs == ["1-stage-Delete-3-1", "2-stage-Delete-3-1"]
+    assert [row["arm"] for row in found] == ["1-stage", "2-stage"]
+    for name in runs:
+        (path,) = work.glob(f"annotated-{name}-*.parquet")
         assert pq.read_schema(path).metadata[b"releasable"] == b"false"
-        run = work / f"{arm}-Delete-3-1"
-        assert "annotated" not in " ".join(each.name for each in run.rglob("*"))
-        released = pq.read_table(run / "synthetic.parquet")
+        assert "annotated" not in " ".join(each.name for each in (work / name).rglob("*"))
+        released = pq.read_table(work / name / "synthetic.parquet")
         assert "lispress" not in released.column_names
         assert pq.read_table(path)["text"].to_pylist() == released["text"].to_pylist()
-    parsers = [each.name for each in (work / "2-stage-Delete-3-1" / "public").glob("parser-*") if each.is_dir()]
-    assert len(parsers) == 1, "the run trains none beside the one that it is given"
-    assert (work / "parsers" / parsers[0]).is_dir()
+    (parser,) = (each for each in (work / runs[1] / "public").glob("parser-*") if each.is_dir())
+    assert (work / "parsers" / parser.name).is_dir(), "the run trains none beside the one that it is given"

@@ -7,15 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from small_jobs import known_key
 from small_trees import SCHEMA
 
 from rayprivacy.core.errors import ReleaseError
-from rayprivacy.core.keys import create_key, load_key
+from rayprivacy.core.keys import load_key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT
 from rayprivacy.corpus.manifest import ShardManifest, part_path, read_part, write_part
 from rayprivacy.corpus.users import Dropped
-from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.methods.two_stage import private_trees
 from rayprivacy.methods.two_stage.plan import PARSER, PARSING, plan_run
 from rayprivacy.methods.two_stage.private_trees import ParsingJob, begin, finish
@@ -31,8 +31,7 @@ Write = Callable[..., ParsingJob]
 @pytest.fixture
 def write(tmp_path: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Writes shards without trees: one part, and one held-out user; a parser that says how often it was asked."""
-    create_key(tmp_path / "key")
-    key, asked = load_key(tmp_path / "key"), list[str]()
+    path, asked = Path(known_key(tmp_path)), list[str]()
 
     def read(utterance: str) -> str:
         asked.append(utterance)
@@ -45,39 +44,32 @@ def write(tmp_path: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> W
     ) -> ParsingJob:
         source = tmp_path / name
         source.mkdir(exist_ok=True)
-        entries = [write_part(_rows(shard, own, texts), shard, key, source) for shard, own in ((0, users), (-1, ["z"]))]
+        entries = [write_part(_rows(n, own, texts), n, load_key(path), source) for n, own in ((0, users), (-1, ["z"]))]
         ShardManifest(config, 1, 1, 9, 0.1, (entries[0],), entries[1], Dropped(0, 0, 0, 0, 0)).write(source)
-        return ParsingJob(
-            model=ModelConfig(base=str(tiny_base), dtype="float32"),
-            digest=digest,
-            text_tokens=12,
-            tree_tokens=48,
-            grammar=Grammar(json.dumps(SCHEMA), "json"),
-            column="structure",
-            unit=PrivacyUnit.USER,
-            source=source,
-            out=tmp_path / f"{name}-parsed",
-            notes=tmp_path / f"{name}-notes",
-            key_path=tmp_path / "key",
-        )
+        model, grammar = ModelConfig(base=str(tiny_base), dtype="float32"), Grammar(json.dumps(SCHEMA), "json")
+        places: Any = {"source": source, "out": tmp_path / f"{name}-parsed", "notes": tmp_path / f"{name}-notes"}
+        bounds: Any = {"text_tokens": 12, "tree_tokens": 48, "column": "structure", "unit": PrivacyUnit.USER}
+        return ParsingJob(model=model, grammar=grammar, digest=digest, key_path=path, **places, **bounds)
 
     write.asked = asked  # type: ignore[attr-defined]
     return write
 
 
 def _rows(shard: int, users: list[str], texts: list[str]) -> pa.Table:
+    kinds = {"shard": pa.int32(), "user": pa.string(), "record": pa.int32(), "text": pa.large_string()}
     rows = [(shard, user, at, text) for user in sorted(users) for at, text in enumerate(texts)]
-    names = {"shard": pa.int32(), "user": pa.string(), "record": pa.int32(), "text": pa.large_string()}
-    columns = zip(*rows, strict=True)
-    return pa.table({name: pa.array(values, kind) for (name, kind), values in zip(names.items(), columns, strict=True)})
+    return pa.Table.from_pylist([dict(zip(kinds, row, strict=True)) for row in rows], schema=pa.schema(kinds))
+
+
+def _begun(job: ParsingJob) -> ShardManifest | None:
+    return begin(job, load_key(job.key_path))
 
 
 def _parsed(job: ParsingJob) -> ShardManifest:
-    key = load_key(job.key_path)
-    assert begin(job, key) is None
+    assert _begun(job) is None
     for part in (0, HOLDOUT):
         private_trees._parse_part(job, part)
-    return finish(job, key)
+    return finish(job, load_key(job.key_path))
 
 
 def _trees(job: ParsingJob) -> dict[tuple[str, int], str]:
@@ -101,70 +93,58 @@ def test_each_record_has_the_tree_of_its_own_text_whoever_else_is_there(write: W
 
 
 def test_a_killed_task_goes_on_where_it_was(write: Write) -> None:
-    whole = write("whole", ["bob"])
+    whole, job, asked = write("whole", ["bob"]), write("killed", ["bob"]), write.asked  # type: ignore[attr-defined]
     _parsed(whole)
-    job = write("killed", ["bob"])
-    key = load_key(job.key_path)
-    begin(job, key)
-    notes = private_trees._notes(job, key) / "0-0"
+    _begun(job)
+    notes = private_trees._notes(job, load_key(job.key_path)) / "0-0"
     done = [json.dumps([record, _trees(whole)["bob", record]]) for record in (0, 2, 0, 1)]  # two tasks, side by side
     notes.write_text("\n".join(done) + '\n[3, "{\\"inte')  # the last line is not finished
-    asked = write.asked  # type: ignore[attr-defined]
     asked.clear()
     private_trees._parse_part(job, 0)
     assert asked == SAID[3:]
     assert read_part(job.out, 0)["structure"].to_pylist() == read_part(whole.out, 0)["structure"].to_pylist()
     private_trees._parse_part(job, HOLDOUT)
-    finish(job, key)
+    finish(job, load_key(job.key_path))
     assert part_path(job.out, 0).read_bytes() == part_path(whole.out, 0).read_bytes()
     asked.clear()
-    assert begin(job, key) is not None, "what is there is used again"
+    assert _begun(job) is not None, "what is there is used again"
     assert asked == []
 
 
 def test_what_a_killed_task_noted_of_another_corpus_is_not_used(write: Write) -> None:
     """Whoever deletes a user and resumes has other places for all later records."""
     killed = write("one", ["ann", "bob"], texts=["play a", "play b"])
-    begin(killed, load_key(killed.key_path))
+    _begun(killed)
     private_trees._parse_part(killed, 0)
     job = write("one", ["bob"], texts=["stop c", "stop d"])
     _parsed(job)
-    tracks = [json.loads(_trees(job)["bob", record])["slots"]["track"] for record in range(2)]
-    assert tracks == ["stop c", "stop d"]
+    assert [json.loads(_trees(job)["bob", n])["slots"]["track"] for n in range(2)] == ["stop c", "stop d"]
     assert not job.notes.exists()
 
 
 def test_a_source_whose_time_stamp_alone_has_changed_is_not_read_again(write: Write) -> None:
-    found = _parsed(write("one", ["bob"]))
-    job = write("one", ["bob"], config="made of the same rows, later")
-    assert begin(job, load_key(job.key_path)) == found
-    other = write("one", ["ann"], config="made of the same rows, later")
-    assert begin(other, load_key(other.key_path)) is None
+    found, later = _parsed(write("one", ["bob"])), "made of the same rows, later"
+    job = write("one", ["bob"], config=later)
+    assert _begun(job) == found
+    part_path(job.out, 0).write_bytes(b"other")
+    with pytest.raises(Exception, match="was changed after it was written"):
+        _begun(job)
+    assert _begun(write("one", ["ann"], config=later)) is None
 
 
 def test_another_parser_makes_another_input_of_the_release(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     job = write("one", ["bob"])
-    key, first = load_key(job.key_path), _parsed(job).corpus_digest(load_key(job.key_path))
+    key, first = load_key(job.key_path), _parsed(job)
     monkeypatch.setattr(private_trees, "_parser", lambda job: lambda utterance: "{}")
-    other = write("one", ["bob"], digest="another parser")
-    assert begin(other, key) is None, "trees of the former parser are not used again"
-    assert _parsed(other).corpus_digest(key) != first
-
-
-def test_shards_that_were_changed_are_refused(write: Write) -> None:
-    job = write("one", ["bob"])
-    _parsed(job)
-    part_path(job.out, 0).write_bytes(b"other")
-    with pytest.raises(Exception, match="was changed after it was written"):
-        begin(job, load_key(job.key_path))
+    other = _parsed(write("one", ["bob"], digest="another parser"))  # those of the former parser are not used again
+    assert other.corpus_digest(key) != first.corpus_digest(key)
 
 
 def test_an_error_around_private_text_quotes_none_of_it(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(utterance: str) -> str:
         raise MemoryError(utterance)
 
-    job = write("one", ["bob"])
-    begin(job, load_key(job.key_path))
+    _begun(job := write("one", ["bob"]))
     monkeypatch.setattr(private_trees, "_parser", lambda job: broken)
     with pytest.raises(ReleaseError, match="reading trees off private text stopped with MemoryError") as refused:
         private_trees._parse_part(job, 0)
@@ -172,21 +152,12 @@ def test_an_error_around_private_text_quotes_none_of_it(write: Write, monkeypatc
     assert refused.value.__context__ is None
 
 
-def _recipe(**blocks: Any) -> TwoStageRecipe:
-    given = {"method": "two_stage", "corpus": {"labels": []}, "parser": {"source": "public.parquet"}} | blocks
-    recipe = parse_recipe(given)
-    assert isinstance(recipe, TwoStageRecipe)
-    return recipe
-
-
 def test_the_plan_shows_the_parser_and_charges_nothing_for_it() -> None:
-    recipe = _recipe()
-    plan = plan_run(recipe)
-    assert [stage.reads for stage in plan.stages[:2]] == ["public text", "private text"]
-    assert [stage.name for stage in plan.stages[:2]] == [PARSER, PARSING]
-    assert not plan.stages[0].charges
-    assert not plan.stages[1].charges
-    assert any("one record at a time" in sentence for sentence in plan.assumptions)
-    column = plan_run(_recipe(corpus={"labels": ["lispress"]}, parser=None))
-    assert plan.charges == column.charges
-    assert recipe.release_id != _recipe(parser={"source": "other.parquet"}).release_id
+    def recipe(source: str) -> TwoStageRecipe:
+        return TwoStageRecipe.parse({"corpus": {"labels": []}, "parser": {"source": source}})
+
+    plan = plan_run(recipe("public.parquet"))
+    shown = [(stage.name, stage.reads, bool(stage.charges)) for stage in plan.stages[:2]]
+    assert shown == [(PARSER, "public text", False), (PARSING, "private text", False)]
+    assert plan.charges == plan_run(TwoStageRecipe.parse({"corpus": {"labels": ["lispress"]}})).charges
+    assert recipe("public.parquet").release_id != recipe("other.parquet").release_id

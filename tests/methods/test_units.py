@@ -1,8 +1,4 @@
-"""Privacy units in recipes: what each needs, what it costs, and that unit 'user' is the release it was.
-
-Caught: a sensitivity that forgets n_s, a unit that does not reach the mechanism, a release id shared by two units or
-changed for users, private counts marked releasable.
-"""
+"""Privacy units in recipes: what each needs, what it costs, and that unit 'user' is the release it was."""
 
 import json
 import math
@@ -10,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from planned import mechanism as mechanism_of
 
+import rayprivacy as rp
 from rayprivacy.accounting.gaussian import epsilon_of
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
@@ -32,28 +30,18 @@ from rayprivacy.runs.files import dump_recipe
 RECORD = {"privacy": {"unit": "record"}, "corpus": {"max_records_per_user": None}}
 PHRASE = {"privacy": {"unit": "phrase"}, "corpus": {"phrases": "names.txt", "max_shards_per_phrase": 3}}
 UNITS: list[dict[str, Any]] = [{}, RECORD, PHRASE]
-FIRST_ASSUMPTIONS = (
-    "Every user's text carries one and the same user id in the corpus; who uses two ids is two users.",
-    "Prompts, base model and all numbers of the recipe are public and were not chosen by looking at the corpus.",
-    "Only the released votes left the private side; metrics marked 'releasable: false' are not part of the claim.",
-    "The key file stayed secret; it decides which shard a user falls into.",
-    "The discrete Gaussian on a grid of 2^-20 is accounted as the continuous one.",
-    "Running time and memory are not protected.",
-)
+SECRETS = ["my mat", "Soup-with-bread"]
 
 
-def test_the_certificate_of_users_says_what_it_said() -> None:
-    assert plan_run(SeqPateRecipe()).assumptions == FIRST_ASSUMPTIONS
-    mechanism = mechanism_of(SeqPateRecipe(), GATE)
-    assert set(mechanism.parameters) == {"mechanism", "scale", "queries", "candidates", "teachers", "sigma", "clip"}
-
-
-def test_every_unit_and_bound_is_another_release() -> None:
+def test_every_unit_and_bound_is_another_release_and_a_written_recipe_is_the_same(tmp_path: Path) -> None:
     wider = {**PHRASE, "corpus": {**PHRASE["corpus"], "max_shards_per_phrase": 4}}
-    ids = [SeqPateRecipe.parse(data).release_id for data in (*UNITS, wider)]
-    assert len(set(ids)) == 4
-    plans = [plan_run(SeqPateRecipe.parse(data)) for data in UNITS]
-    assert len({plan.assumptions for plan in plans}) == 3
+    recipes = [SeqPateRecipe.parse(data) for data in (*UNITS, wider)]
+    assert len({recipe.release_id for recipe in recipes}) == 4
+    assert len({plan_run(recipe).assumptions for recipe in recipes[:3]}) == 3
+    assert plan_run(recipes[0]).assumptions[0].startswith("Every user's text carries one and the same user id")
+    for recipe in recipes:
+        (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
+        assert load_recipe(tmp_path / "recipe.yaml") == recipe
 
 
 @pytest.mark.parametrize(("data", "unit", "shards"), list(zip(UNITS, PrivacyUnit, (1, 1, 3), strict=True)))
@@ -65,20 +53,10 @@ def test_the_mechanism_carries_unit_and_bound(data: dict[str, Any], unit: Privac
     assert mechanism.noise_std_grid == pytest.approx(shards * users.noise_std_grid)
 
 
-@pytest.mark.parametrize("data", UNITS, ids=list(PrivacyUnit))
-def test_a_recipe_survives_being_written_and_read(tmp_path: Path, data: dict[str, Any]) -> None:
-    recipe = SeqPateRecipe.parse(data)
-    (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
-    assert load_recipe(tmp_path / "recipe.yaml") == recipe
-
-
 def test_phrases_that_overlap_are_refused_before_an_account_is_opened(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("secret one\none secret\n")
-    data = {
-        "privacy": {"unit": "phrase", "ledger": f"sqlite:///{tmp_path}/ledger.db"},
-        "corpus": {"phrases": str(tmp_path / "names.txt"), "max_shards_per_phrase": 3},
-    }
-    recipe = SeqPateRecipe.parse(data)
+    blocks = {"privacy.ledger": f"sqlite:///{tmp_path}/ledger.db", "corpus.phrases": str(tmp_path / "names.txt")}
+    recipe = rp.load_recipe({"method": "seqpate", **PHRASE}, blocks)
     with pytest.raises(ConfigError, match="line 1 ends as line 2 begins") as caught:
         check_recipe(METHOD, recipe, METHOD.planned(recipe))
     assert "secret" not in str(caught.value)
@@ -104,3 +82,37 @@ def test_the_costs_of_phrases_are_counted_in_shards_and_stay_in_the_house(tmp_pa
     assert metrics["average"] == pytest.approx((epsilon_of(one, 1e-6) + metrics["worst"]) / 3)
     assert metrics["worst"] < metrics["at_bound"] <= recipe.privacy.epsilon
     assert "ann" not in json.dumps(metrics).lower()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_records_end_to_end(job: Any) -> None:
+    done = job.run("first", "-o", "privacy.unit=record", "-o", "corpus.max_records_per_user=null")
+    assert done.returncode == 0, done.stderr
+    certificate = job.certificate("first")
+    assert (certificate["unit"], certificate["epsilon"]) == ("record", 3.0)
+    assert "phrases" not in job.metrics("first")
+    mixed = job.run("second")  # users, on an account of records
+    assert mixed.returncode != 0
+    assert "Traceback" not in mixed.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_phrases_end_to_end(job: Any) -> None:
+    names, out = job.folder / "names.txt", job.folder / "first"
+    names.write_text("\n".join(SECRETS))
+    unit = [f"corpus.phrases={names}", "corpus.max_shards_per_phrase=3", "privacy.unit=phrase"]
+    done = job.run("first", *(part for option in unit for part in ("-o", option)))
+    assert done.returncode == 0, done.stderr
+    assert job.certificate("first")["unit"] == "phrase"
+    metrics = job.metrics("first")["phrases"]
+    assert metrics["releasable"] is False
+    assert sum(phrases for _, phrases in metrics["histogram"]) == len(SECRETS)
+    assert 0 <= metrics["worst"] <= metrics["at_bound"] <= 3.0
+    texts = [pq.read_table(path) for path in (out / "private" / "shards").glob("part-*.parquet")]
+    assert any("[masked]" in text for table in texts for text in table["text"].to_pylist())
+    shared = [path for path in out.rglob("*") if path.is_file() and "private" not in path.relative_to(out).parts]
+    told = [done.stdout.encode(), done.stderr.encode(), *(path.read_bytes() for path in shared)]
+    assert not any(secret.encode() in text for text in told for secret in (*SECRETS, "soup with bread"))
