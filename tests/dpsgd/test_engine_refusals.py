@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 import torch
 from changing_noise import changing
-from engine_cases import PAD, Case, made, mine, overflowed, refused, taken, told_to_step
+from engine_cases import BATCH, PAD, SGD, Case, losses, made, mine, refused, taken, tiny_model
 from rank_processes import Ranks
 
 from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.keys import Key
+from rayprivacy.dpsgd import collectives
 from rayprivacy.dpsgd.batches import Batch, dummy_batch
 from rayprivacy.dpsgd.engines.engine import StepNoise
 from rayprivacy.dpsgd.engines.noisy_optimizer import NoisyOptimizer
 from rayprivacy.dpsgd.engines.state import Fragment, Partition, Piece
+from rayprivacy.dpsgd.engines.zero import ZeroEngine, find_deepspeed
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.settings import OptimizerConfig
@@ -28,37 +30,27 @@ PIECES = (Piece(Fragment("a", 0, 3), 0), Piece(Fragment("b", 0, 2), 4))  # one n
 class Wrapped:
     """A flat tensor of seven numbers, two parameters and three numbers of padding, behind its noisy optimizer."""
 
-    def __init__(self, sizes: dict[str, int] | None = None, noise: StepNoise = NOISE, scale: float = 1.0) -> None:
+    def __init__(self, sizes: dict[str, int] | None = None, scale: float = 1.0) -> None:
         self.flat = torch.zeros(7, requires_grad=True)
         self.optimizer = torch.optim.SGD([self.flat], lr=0.0)
-        partitions = [Partition(self.flat, PIECES)]
-        self.noisy = NoisyOptimizer(
-            self.optimizer, partitions, sizes or {"a": 3, "b": 2}, False, noise, SCHEDULE, scale
-        )
+        whole = [Partition(self.flat, PIECES)]
+        self.noisy = NoisyOptimizer(self.optimizer, whole, sizes or {"a": 3, "b": 2}, False, NOISE, SCHEDULE, scale)
+
+    def step(self, number: int, change: Callable[["Wrapped"], Any] = lambda _: None) -> None:
+        self.flat.grad = torch.arange(7.0)
+        with self.noisy.open(number):
+            change(self)
+            self.optimizer.step()
 
 
 def test_noise_goes_to_its_coordinates_and_padding_stays_zero() -> None:
     wrapped = Wrapped(scale=3.0)
-    with wrapped.noisy.open(5):
-        wrapped.flat.grad = torch.arange(7.0)
-        wrapped.optimizer.step()
+    wrapped.step(5)
     a, b = (NOISE.noise.normal(5, name, 0, size) for name, size in (("a", 3), ("b", 2)))
     gradient = torch.zeros(7)
     gradient[:3] = 3 * torch.arange(3.0) + 2.0 * a
     gradient[4:6] = 3 * torch.tensor([4.0, 5.0]) + 2.0 * b
     torch.testing.assert_close(wrapped.flat.detach(), -gradient / 4.0)
-
-
-def _stepping(change: Callable[[Wrapped], Any]) -> str:
-    wrapped = Wrapped()
-    wrapped.flat.grad = torch.ones(7)
-    try:
-        with wrapped.noisy.open(0):
-            change(wrapped)
-            wrapped.optimizer.step()
-    except ReleaseError as error:
-        return str(error)
-    return ""
 
 
 def _set(wrapped: Wrapped, gradient: torch.Tensor | None) -> None:
@@ -81,7 +73,8 @@ def _set(wrapped: Wrapped, gradient: torch.Tensor | None) -> None:
 def test_no_step_twice_of_an_unknown_tensor_or_without_every_gradient_whole_and_in_float32(
     change: Callable[[Wrapped], Any], said: str
 ) -> None:
-    assert said in _stepping(change)
+    with pytest.raises(ReleaseError, match=said):
+        Wrapped().step(0, change)
 
 
 def test_no_step_outside_and_none_left_out() -> None:
@@ -96,16 +89,16 @@ def test_no_step_outside_and_none_left_out() -> None:
     assert not wrapped.flat.any()
 
 
-def test_a_step_number_is_used_once_even_if_the_step_failed() -> None:
+def test_a_step_number_is_used_once_even_if_the_step_failed_and_is_one_of_those_charged() -> None:
     wrapped = Wrapped()
-    with pytest.raises(ZeroDivisionError), wrapped.noisy.open(3):
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        wrapped.step(3, lambda _: 1 / 0)
     for step in (3, 2, 0):
-        with (
-            pytest.raises(ReleaseError, match=f"step {step} was opened before: go on with 4"),
-            wrapped.noisy.open(step),
-        ):
-            pass
+        with pytest.raises(ReleaseError, match=f"step {step} was opened before: go on with 4"):
+            wrapped.step(step)
+    wrapped.step(9)
+    with pytest.raises(ReleaseError, match="step 10 is not one of the 10 that are charged"):
+        wrapped.step(10)
 
 
 @pytest.mark.parametrize("sizes", [{"a": 3, "b": 3}, {"a": 3}, {"a": 3, "b": 2, "c": 1}])
@@ -120,41 +113,55 @@ def test_impossible_noise_is_refused(std: float, batch: float) -> None:
         StepNoise(NOISE.noise, changing((1.0, 1.0, std)), batch)
 
 
-def test_a_step_that_the_mechanism_does_not_have_is_refused() -> None:
-    wrapped = Wrapped()
-    with wrapped.noisy.open(9):
-        wrapped.flat.grad = torch.ones(7)
-        wrapped.optimizer.step()
-    with pytest.raises(ReleaseError, match="step 10 is not one of the 10 that are charged"), wrapped.noisy.open(10):
-        pass
+class Overflowing:
+    """Clipped gradients that are infinite: what no optimizer may notice."""
+
+    def __init__(self, model: Any) -> None:
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def __call__(self, losses: Any, rows_per_unit: int, live: bool = True) -> Any:
+        losses()
+        shape = {each: getattr(each, "ds_shape", each.shape) for each in self.parameters}
+        return {each: lambda each=each: torch.full(shape[each], float("inf")) for each in self.parameters}
+
+
+def _overflowed(zero: int, offload: bool) -> float:
+    """Share of weights that infinite gradients have reached."""
+    model, noise = tiny_model("gpt2"), StepNoise(KeyedNoise(Key.for_tests(), "run"), changing((1.0,) * 10), BATCH)
+    engine = ZeroEngine(model, Overflowing(model), noise, Schedule(SGD, 10), losses, zero, offload)
+    engine.step(0, mine(Case("gpt2"), (5, 4)))
+    weights = torch.cat([tensor.flatten() for tensor in engine.state_dict().values()])
+    return float((~weights.isfinite()).float().mean())
 
 
 @pytest.mark.parametrize(("zero", "offload"), [(1, False), (2, False), (3, False), (2, True), (3, True)])
 def test_infinite_gradients_do_not_skip_a_step(pair: Ranks, zero: int, offload: bool) -> None:
-    assert pair.run(overflowed, zero, offload) == [1.0, 1.0]
+    assert pair.run(_overflowed, zero, offload) == [1.0, 1.0]
+
+
+def _told_to_step(case: Case) -> None:
+    engine: Any = made(case)
+    engine._take(mine(case, case.splits[0]) if case.zero != 3 else [])
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_deepspeed_cannot_step_by_itself(pair: Ranks, zero: int) -> None:
-    for answer in pair.run(told_to_step, Case("gpt2", zero)):
+    for answer in pair.run(refused, Case("gpt2", zero), _told_to_step):
         assert answer.startswith("ReleaseError: the optimizer was told to step while no noisy step is open")
 
 
-@pytest.mark.parametrize("different", ["key", "last step", "steps", "batch"])
+@pytest.mark.parametrize("different", ["key", "last step", "steps", "batch", "nothing"])
 def test_ranks_with_other_noise_do_not_begin(pair: Ranks, different: str) -> None:
-    assert all("ranks differ in the noise" in answer for answer in pair.run(_replicated_with_other, different))
-    assert pair.run(_replicated_with_other, "nothing") == ["", ""]
+    said = "" if different == "nothing" else "ranks differ in the noise"
+    assert all(said in answer and bool(answer) is bool(said) for answer in pair.run(_replicated_with, different))
 
 
-def _replicated_with_other(different: str) -> str:
-    from rayprivacy.dpsgd import collectives
-
+def _replicated_with(different: str) -> str:
     flat, other = torch.zeros(5, requires_grad=True), collectives.rank() == 1
     key = Key(bytes([other and different == "key"]) * 32)
     sigmas = (1.0, 1.0, 1.5 if other and different == "last step" else 1.0)
     sigmas = (*sigmas, 1.0) if other and different == "steps" else sigmas
-    batch = 5.0 if other and different == "batch" else 4.0
-    noise = StepNoise(KeyedNoise(key, "run"), changing(sigmas), batch)
+    noise = StepNoise(KeyedNoise(key, "run"), changing(sigmas), 5.0 if other and different == "batch" else 4.0)
     whole = [Partition(flat, (Piece(Fragment("a", 0, 5), 0),))]
     try:
         NoisyOptimizer(torch.optim.SGD([flat], lr=0.0), whole, {"a": 5}, True, noise, SCHEDULE)
@@ -163,13 +170,22 @@ def _replicated_with_other(different: str) -> str:
     return ""
 
 
-def test_zero_needs_a_group_a_stage_and_deepspeed(pair: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "resources.zero is 2 without a process group" in refused(Case("gpt2", 2))
-    assert all(
-        "resources.offload needs resources.zero 1, 2 or 3" in each for each in pair.run(refused, Case("gpt2", 0, True))
-    )
-    from rayprivacy.dpsgd.engines.zero import find_deepspeed
+@pytest.mark.parametrize(
+    ("case", "ranks", "said"),
+    [
+        (Case("gpt2_lora", 3, gradients="opacus"), 2, "resources.gradients is 'opacus' and resources.zero 3"),
+        (Case("gpt2", 3, micro=True), 2, "use zero 2, or null"),
+        (Case("gpt2", 0, True), 2, "resources.offload needs resources.zero 1, 2 or 3"),
+        (Case("gpt2", 2), 1, "resources.zero is 2 without a process group"),
+        (Case("gpt2", gradients="opacus", micro=True), 1, "so leave it out"),
+    ],
+    ids=["opacus-zero3", "micro-zero3", "offload-zero0", "no-group", "opacus-micro"],
+)
+def test_engines_that_cannot_are_refused(pair: Ranks, case: Case, ranks: int, said: str) -> None:
+    assert all(said in answer for answer in (pair.run(refused, case) if ranks == 2 else [refused(case)]))
 
+
+def test_zero_needs_deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     with pytest.raises(ConfigError, match=r'resources\.zero needs .* pip install "rayprivacy\[deepspeed\]"'):
         find_deepspeed(torch.device("cpu"))
@@ -177,9 +193,8 @@ def test_zero_needs_a_group_a_stage_and_deepspeed(pair: Ranks, monkeypatch: pyte
 
 @pytest.mark.usefixtures("one_thread")
 def test_a_dummy_batch_and_one_without_finite_losses_add_nothing() -> None:
-    case = Case("gpt2", splits=())
-    expected, poisoned = taken(Case("gpt2", splits=((9,),))), made(case)
+    expected, poisoned = taken(Case("gpt2", splits=((9,),))), made(Case("gpt2"))
     broken = Batch(torch.full((1, 8), 5), torch.full((1, 8), float("nan")), 1)
-    poisoned.step(0, [dummy_batch(PAD), broken, *mine(Case("gpt2", tokens=(64,)), (9,))])
+    poisoned.step(0, [dummy_batch(PAD), broken, *mine(Case("gpt2"), (9,))])
     for name, tensor in poisoned.state_dict().items():
         torch.testing.assert_close(tensor, torch.from_numpy(expected[name]), rtol=1e-5, atol=1e-3)

@@ -1,11 +1,10 @@
-"""Steps without noise read redacted copies alone, on every engine, also when a run goes on from a saved state."""
+"""Steps without noise read redacted copies alone, on every engine."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_cases import ADAM, BATCH, RATE, SGD, Case, apart, refused, taken
+from engine_cases import ADAM, BATCH, EXHAUSTIVE, RATE, SGD, Case, engines, refused, taken
 from rank_processes import Ranks
 
 from rayprivacy.core.errors import ReleaseError
@@ -16,7 +15,6 @@ from rayprivacy.release.step_mechanism import NoisySteps
 
 LISTED = (True, False, True, False)
 SPLITS = ((5, 4), (4, 5), (9, 0), (3, 2))
-EXHAUSTIVE = pytest.mark.exhaustive
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -24,8 +22,8 @@ def _case(zero: int | None, **more: object) -> Case:
     return replace(Case("gpt2", zero, splits=SPLITS, sigma=1.0, optimizer=ADAM, redacted=LISTED), **more)
 
 
-@pytest.mark.parametrize("zero", [None, *(pytest.param(stage, marks=EXHAUSTIVE) for stage in (0, 2, 3))])
-def test_full_text_in_a_step_without_noise_is_refused(pair: Ranks, zero: int | None) -> None:
+@engines("plain")
+def test_full_text_in_a_step_without_noise_is_refused(pair: Ranks, zero: int | None, offload: bool) -> None:
     """Both ranks are, where one alone holds units in that step."""
     case = _case(zero, full=(1, 2, 3))
     told = pair.run(refused, replace(case, splits=SPLITS[:3]))
@@ -50,43 +48,27 @@ def test_other_mechanisms_leave_noise_out_of_no_step() -> None:
     assert NoisySteps(0.5, 1.0, 1.0, 4, redacted=LISTED, policy="p").redacted_steps == {0, 2}
 
 
-@pytest.mark.parametrize(("saved", "loaded"), [(2, None), pytest.param(None, 3, marks=EXHAUSTIVE)])
-def test_a_schedule_goes_on_with_other_ranks_and_another_stage(
-    pair: Ranks, tmp_path: Path, saved: int | None, loaded: int | None
-) -> None:
-    undisturbed = pair.run(taken, _case(None))[0]
-    pair.run(taken, _case(saved, splits=SPLITS[:2], save_at=tmp_path))
-    after = pair.run(taken, _case(loaded, splits=SPLITS[2:], first=2, load_from=tmp_path))[0]
-    assert apart(after, undisturbed) < 1e-4
-
-
-def _version(step: int) -> int:
-    return 0 if LISTED[step] else 1
-
-
-def _full(step: int) -> int:
-    return 1
-
-
-READING = Reading(PrivacyUnit.USER, (), str, 8, versions=2, version_of=_version, redacted=frozenset({0}))
+READING = Reading(
+    PrivacyUnit.USER, (), str, 8, versions=2, version_of=[0, 1, 0, 1].__getitem__, redacted=frozenset({0})
+)
 
 
 def test_a_reading_that_does_not_follow_the_charged_schedule_is_refused() -> None:
     READING.check(4, frozenset({0, 2}))
-    with pytest.raises(ReleaseError, match="step 0 is a redacted one and would read full text"):
-        replace(READING, version_of=_full).check(4, frozenset({0, 2}))
-    with pytest.raises(ReleaseError, match="step 2 is charged and reads redacted text"):
-        READING.check(4, frozenset({0}))
-    with pytest.raises(ReleaseError, match="step 0 is charged and reads redacted text"):
-        READING.check(4)
-    with pytest.raises(ReleaseError, match="step 0 is a redacted one and would read full text"):
-        replace(READING, redacted=frozenset()).check(4, frozenset({0, 2}))
+    for reading, free, said in (
+        (replace(READING, version_of=lambda _: 1), {0, 2}, "step 0 is a redacted one and would read full text"),
+        (READING, {0}, "step 2 is charged and reads redacted text"),
+        (READING, set(), "step 0 is charged and reads redacted text"),
+        (replace(READING, redacted=frozenset()), {0, 2}, "step 0 is a redacted one and would read full text"),
+    ):
+        with pytest.raises(ReleaseError, match=said):
+            reading.check(4, frozenset(free))
 
 
-@pytest.mark.parametrize("zero", [None, pytest.param(0, marks=EXHAUSTIVE), 3, pytest.param(2, marks=EXHAUSTIVE)])
 @pytest.mark.parametrize("half", [False, pytest.param(True, marks=EXHAUSTIVE)])
+@engines("plain", "zero3")
 def test_a_unit_that_is_absent_from_a_noisy_step_moves_it_by_the_norm(
-    pair: Ranks, zero: int | None, half: bool
+    pair: Ranks, zero: int | None, offload: bool, half: bool
 ) -> None:
     """Step 0 reads the redacted copies of all nine, and step 1 the full text of nine or of eight."""
     with_it, without = (
