@@ -43,8 +43,12 @@ EXHAUSTIVE = pytest.mark.exhaustive
 
 
 def some(every: Iterable[Any], *by_day: Any) -> list[Any]:
-    """All of them as parameters; those that are not named here have the exhaustive run alone."""
-    return [pytest.param(each, marks=[] if each in by_day else EXHAUSTIVE) for each in every]
+    """All of them as parameters, or as tuples of these; those not named here have the exhaustive run alone."""
+    found = []
+    for each in every:
+        values, marks = each if isinstance(each, tuple) else (each,), [] if each in by_day else EXHAUSTIVE
+        found.append(pytest.param(*values, id="-".join(map(str, values)), marks=marks))
+    return found
 
 
 def engines(*by_day: str, among: Sequence[str] = tuple(ENGINES)) -> Any:
@@ -178,7 +182,7 @@ def clipped_sum(units: list[dict[str, Tensor]], clipping: Clipping) -> dict[str,
 
 @functools.cache
 def _gradients(kind: str) -> list[dict[str, Tensor]]:
-    return unit_gradients(tiny_model(kind), (physical_batches([unit], 10_000, PAD)[0] for unit in units()))
+    return unit_gradients(tiny_model(kind), (physical_batches([unit], 1, PAD)[0] for unit in units()))
 
 
 def _clipped(case: Case) -> list[dict[str, Tensor]]:
@@ -197,10 +201,13 @@ def biting(case: Case) -> Case:
 def wrong(case: Case, after: dict[str, Any]) -> float:
     """Relative L2 error of an update by SGD without noise, which low precision clips one percent lower."""
     clipping = Clipping(case.norm * (0.99 if case.half else 1), scales=tuple(dict(case.scales).values()))
-    truth = clipped_sum(_clipped(case)[: sum(map(sum, case.splits))], clipping)
-    found = moved(case.kind, after)
+    return error(moved(case.kind, after), clipped_sum(_clipped(case)[: sum(map(sum, case.splits))], clipping))
+
+
+def error(found: dict[str, Any], truth: dict[str, Tensor]) -> float:
+    """Relative, of the L2 norm."""
     assert set(found) == set(truth)
-    gap = math.hypot(*(np.linalg.norm(found[name] - each.numpy()) for name, each in truth.items()))
+    gap = math.hypot(*(float(np.linalg.norm(found[name] - each.numpy())) for name, each in truth.items()))
     return gap / math.hypot(*(float(each.norm()) for each in truth.values()))
 
 
@@ -212,6 +219,7 @@ def made(case: Case) -> Engine:
         steps=steps,
         clipping_norm=case.norm,
         noise_multiplier=1.0,
+        max_tokens=16,
         optimizer=case.optimizer,
         microbatches=few if case.micro else None,
     )
@@ -230,7 +238,7 @@ def made(case: Case) -> Engine:
     scales = {name: scale / own for name, scale in case.scales}
     noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), mechanism, BATCH, scales)
     model = tiny_model(case.kind, case.seeds[collectives.rank()])
-    engine = EngineConfig(zero=case.zero, offload=case.offload, gradients=case.gradients)
+    engine = EngineConfig(zero=case.zero, offload=case.offload, gradients=case.gradients, batch_tokens=64)
     own_losses = functools.partial(losses, half=case.half)
     return make_engine(model.bfloat16() if case.half else model, training, noise, engine, own_losses, case.half)
 

@@ -62,9 +62,10 @@ RUNS = [
 BY_DAY = [("plain", "plain", "adamw"), ("zero1", "zero1", "adamw"), *RUNS[10:15]]
 
 
-@pytest.mark.parametrize("run", some(RUNS, *BY_DAY), ids="-".join)
-def test_a_run_goes_on_with_other_ranks_and_another_stage(pair: Ranks, tmp_path: Path, run: tuple[str, ...]) -> None:
-    saved, loaded, kind = run
+@pytest.mark.parametrize(("saved", "loaded", "kind"), some(RUNS, *BY_DAY))
+def test_a_run_goes_on_with_other_ranks_and_another_stage(
+    pair: Ranks, tmp_path: Path, saved: str, loaded: str, kind: str
+) -> None:
     if saved == loaded:
         after = _taken(pair, _case(saved, "all", kind))
     else:

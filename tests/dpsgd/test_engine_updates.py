@@ -30,7 +30,7 @@ from rank_processes import Ranks
 from rayprivacy.dpsgd import losses
 
 EVERY = ENGINES | OFFLOADED
-UNEVEN = {"tokens": (10_000, 24)}  # of the physical batches of two ranks
+UNEVEN = {"tokens": (128, 24)}  # of the physical batches of two ranks
 FEW: dict[str, dict[str, Any]] = {  # what may differ between two ranks, apart from the model
     "both": UNEVEN,
     "first": {"splits": ((9, 0),), "tokens": (24, 24)},
@@ -39,9 +39,9 @@ FEW: dict[str, dict[str, Any]] = {  # what may differ between two ranks, apart f
     "empty-steps": {"splits": ((0, 0), (5, 4), (0, 0)), "tokens": (24, 64)},  # the steps before and behind move nothing
     "opacus": UNEVEN | {"gradients": "opacus"},
     "bfloat16": UNEVEN | {"half": True},
-    "micro": {"splits": ((2, 2),), "tokens": (10_000, 16), "micro": True},
-    "micro-uneven": {"splits": ((1, 3),), "tokens": (10_000, 16), "micro": True},
-    "micro-first": {"splits": ((4, 0),), "tokens": (10_000, 16), "micro": True},
+    "micro": {"splits": ((2, 2),), "tokens": (128, 16), "micro": True},
+    "micro-uneven": {"splits": ((1, 3),), "tokens": (128, 16), "micro": True},
+    "micro-first": {"splits": ((4, 0),), "tokens": (128, 16), "micro": True},
 }
 SPREAD = ("first", "second", "one-user", "empty-steps")
 MATRIX = [
@@ -68,7 +68,7 @@ SCALES = tuple((name, 10.0 ** (-at / 10)) for at, name in enumerate(before("gpt2
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(("kind", "micro"), ALONE)
 def test_one_rank_in_plain_pytorch(kind: str, micro: bool) -> None:
-    for tokens in (10_000, 16 if micro else 24):
+    for tokens in (128, 16 if micro else 24):
         case = biting(Case(kind, splits=((4 if micro else 9,),), tokens=(tokens,), micro=micro))
         assert wrong(case, taken(case)) < 1e-5
 
@@ -80,9 +80,8 @@ def test_one_rank_with_a_scale_for_each_layer() -> None:
     assert wrong(replace(case, scales=()), taken(case)) > 1e-2
 
 
-@pytest.mark.parametrize("cell", some(MATRIX, *BY_DAY), ids="-".join)
-def test_two_ranks_agree_with_the_exact_sum(pair: Ranks, cell: tuple[str, str, str]) -> None:
-    engine, kind, way = cell
+@pytest.mark.parametrize(("engine", "kind", "way"), some(MATRIX, *BY_DAY))
+def test_two_ranks_agree_with_the_exact_sum(pair: Ranks, engine: str, kind: str, way: str) -> None:
     case = biting(Case(kind, *EVERY[engine], **FEW[way]))
     first, second = pair.run(taken, case)
     assert wrong(case, first) < (0.05 if case.half else 1e-5)
@@ -95,7 +94,7 @@ def test_other_numbers_of_ranks(split: tuple[int, ...]) -> None:
     ranks, count = Ranks(len(split)), len(split)
     try:
         for engine in list(EVERY.values())[1:]:
-            case = biting(Case("gpt2", *engine, (split,), (24, 64, 10_000)[:count], seeds=(0,) * count))
+            case = biting(Case("gpt2", *engine, (split,), (24, 64, 128)[:count], seeds=(0,) * count))
             every = ranks.run(taken, case)
             assert wrong(case, every[0]) < 1e-5
             assert all(equal(every[0], after) for after in every)
@@ -115,9 +114,9 @@ def _taken_with_small_pieces_of_the_head(case: Case) -> dict[str, np.ndarray]:
         return taken(case)
 
 
-@pytest.mark.parametrize("split", some([(8, 1), (0, 9)], (0, 9)))
-def test_ranks_that_share_parameters_use_a_frozen_head_equally_often(pair: Ranks, split: tuple[int, int]) -> None:
-    case = biting(Case("llama_lora", zero=3, splits=(split,)))
+@pytest.mark.parametrize("first", some([8, 0], 0))
+def test_ranks_that_share_parameters_use_a_frozen_head_equally_often(pair: Ranks, first: int) -> None:
+    case = biting(Case("llama_lora", zero=3, splits=((first, 9 - first),)))
     for after in pair.run(_taken_with_small_pieces_of_the_head, case):
         assert wrong(case, after) < 1e-5
 
@@ -125,7 +124,7 @@ def test_ranks_that_share_parameters_use_a_frozen_head_equally_often(pair: Ranks
 def test_the_cases_are_as_uneven_as_they_are_meant_to_be() -> None:
     case = biting(Case("gpt2"))
     assert wrong(replace(case, norm=1.2 * case.norm), taken(case)) > 1e-2
-    few, many = (len(mine(Case("gpt2", tokens=(tokens,)), (9,))) for tokens in (10_000, 24))
+    few, many = (len(mine(Case("gpt2", tokens=(tokens,)), (9,))) for tokens in (128, 24))
     assert few < many
     assert any(batch.rows_per_unit == 2 for batch in mine(Case("gpt2", tokens=(64,)), (9,)))
     assert PAD not in {int(token) for unit in units() for document in unit for token in document.ids}

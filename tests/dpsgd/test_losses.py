@@ -18,7 +18,7 @@ def batch(tiny_backbone: Backbone) -> Batch:
     """Three units of two documents, of different lengths, with some context in front."""
     draw = np.random.default_rng(0)
     units = [[Document(draw.integers(0, 400, size=length).astype(np.int32), 4) for length in (9, 14)] for _ in range(3)]
-    return physical_batches(units, 4096, tiny_backbone.end)[0]
+    return physical_batches(units, 128, tiny_backbone.end)[0]
 
 
 def _by_hand(model: Any, batch: Batch) -> torch.Tensor:

@@ -158,9 +158,8 @@ BY_DAY = (MATRIX[1], MATRIX[2], MATRIX[6], MATRIX[9])  # plain and zero3 in bflo
 
 
 @pytest.mark.parametrize("newcomers", [[7], pytest.param([2, 5], marks=EXHAUSTIVE)], ids=["one", "more"])
-@pytest.mark.parametrize("cell", some(MATRIX, *BY_DAY), ids="-".join)
-def test_two_ranks_of_every_engine(pair: Ranks, cell: tuple[str, str, str], newcomers: list[int]) -> None:
-    engine, kind, dtype = cell
+@pytest.mark.parametrize(("engine", "kind", "dtype"), some(MATRIX, *BY_DAY))
+def test_two_ranks_of_every_engine(pair: Ranks, engine: str, kind: str, dtype: str, newcomers: list[int]) -> None:
     company, case = _company(PAD)[2:7], Case(kind, *ENGINES[engine], half=dtype == "bfloat16")
     first, second = company[::2], company[1::2]
 
