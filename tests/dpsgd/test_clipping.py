@@ -1,14 +1,17 @@
-"""Coefficients: the definition of each kind, and what they bound."""
+"""Coefficients: the definition of each kind, and what they bound. Rates and steps: what their names say."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.clipping import Clipping, ClippingKind
+from rayprivacy.dpsgd.optimizer import Schedule, make_optimizer
+from rayprivacy.dpsgd.settings import OptimizerConfig
 
-KINDS = ("flat", "per_layer", "automatic")
+KINDS = pytest.mark.parametrize("kind", ["flat", "per_layer", "automatic"])
 
 
 def _lengths(squared: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor:
@@ -17,41 +20,34 @@ def _lengths(squared: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor:
     return (squared.double() * columns.double().square()).sum(1).sqrt()
 
 
-def test_flat_scales_down_what_is_longer_and_leaves_the_rest() -> None:
-    found = Clipping(2.0).coefficients(torch.tensor([[9.0, 16.0], [1.0, 0.0], [0.0, 0.0]]))
-    torch.testing.assert_close(found, torch.tensor([0.4, 1.0, 1.0]))
+@pytest.mark.parametrize(
+    ("kind", "squared", "expected"),
+    [
+        ("flat", [[9.0, 16.0], [1.0, 0.0], [0.0, 0.0]], [0.4, 1.0, 1.0]),
+        ("per_layer", [[16.0, 1.0, 0.0, 4.0]], [[0.25, 1.0, 1.0, 0.5]]),
+        ("automatic", [[9.0, 16.0], [1e-8, 0.0]], [2 / 5.01, 2 / (1e-4 + 0.01)]),
+    ],
+)
+def test_coefficients_are_the_definition_of_each_kind(kind: ClippingKind, squared: Any, expected: Any) -> None:
+    torch.testing.assert_close(Clipping(2.0, kind).coefficients(torch.tensor(squared)), torch.tensor(expected))
 
 
-def test_per_layer_shares_the_norm_among_the_parameters() -> None:
-    found = Clipping(2.0, "per_layer").coefficients(torch.tensor([[16.0, 1.0, 0.0, 4.0]]))
-    torch.testing.assert_close(found, torch.tensor([[0.25, 1.0, 1.0, 0.5]]))
-
-
-def test_automatic_scales_everything_to_about_the_norm() -> None:
-    found = Clipping(2.0, "automatic").coefficients(torch.tensor([[9.0, 16.0], [1e-8, 0.0]]))
-    torch.testing.assert_close(found, torch.tensor([2 / 5.01, 2 / (1e-4 + 0.01)]))
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@KINDS
 def test_no_gradient_is_left_longer_than_the_norm(kind: ClippingKind) -> None:
-    random = torch.Generator().manual_seed(0)
-    exponents = torch.rand(2000, 7, generator=random) * 40 - 20
-    squared = 10.0**exponents
+    squared = 10.0 ** (torch.rand(2000, 7, generator=torch.Generator().manual_seed(0)) * 40 - 20)
     lengths = _lengths(squared, Clipping(0.7, kind).coefficients(squared))
-    assert lengths.max() <= 0.7
-    assert lengths.max() > 0.69  # a norm that is never reached would waste noise
+    assert 0.69 < lengths.max() <= 0.7  # a norm that is never reached would waste noise
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KINDS
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_unit_that_is_not_finite_in_one_parameter_is_out_of_all(kind: ClippingKind, bad: float) -> None:
-    squared = torch.tensor([[1.0, 4.0], [bad, 4.0], [1.0, bad]])
-    found = Clipping(1.0, kind).coefficients(squared)
+    found = Clipping(1.0, kind).coefficients(torch.tensor([[1.0, 4.0], [bad, 4.0], [1.0, bad]]))
     assert found[0].all()
     assert not found[1:].any()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KINDS
 def test_low_precision_aims_one_percent_lower(kind: ClippingKind) -> None:
     squared = torch.tensor([[100.0, 400.0], [1e6, 1.0]])
     usual, lower = (_lengths(squared, Clipping(1.0, kind, low).coefficients(squared)) for low in (False, True))
@@ -59,12 +55,49 @@ def test_low_precision_aims_one_percent_lower(kind: ClippingKind) -> None:
     assert (lower <= 0.99).all()
 
 
-@pytest.mark.parametrize("norm", [0.0, -1.0, math.nan, math.inf])
-def test_a_norm_that_bounds_nothing_is_refused(norm: float) -> None:
-    with pytest.raises(ConfigError, match="clipping_norm is"):
-        Clipping(norm)
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        *(((norm,), "clipping_norm is") for norm in (0.0, -1.0, math.nan, math.inf)),
+        ((1.0, "median"), "use 'flat', 'per_layer' or 'automatic'"),
+    ],
+)
+def test_what_bounds_nothing_is_refused(given: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Clipping(*given)
 
 
-def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ConfigError, match="use 'flat', 'per_layer' or 'automatic'"):
-        Clipping(1.0, "median")  # type: ignore[arg-type]
+def _rates(steps: int, kind: Any) -> list[float]:
+    schedule = Schedule(OptimizerConfig(learning_rate=2.0, schedule=kind), steps)
+    return [schedule.rate(step) for step in range(steps)]
+
+
+def test_rates_stay_or_fall_to_zero_one_step_after_the_last() -> None:
+    assert _rates(4, "constant") == [2.0] * 4
+    assert _rates(4, "linear") == [2.0, 1.5, 1.0, 0.5]
+    rates = _rates(10, "cosine")
+    assert (rates[0], rates) == (2.0, sorted(rates, reverse=True))
+    assert math.isclose(rates[5], 1.0)
+    assert 0 < rates[-1] < 0.1
+    with pytest.raises(ConfigError, match="learning_rate is not set"):
+        Schedule(OptimizerConfig(), 10)
+
+
+@pytest.mark.parametrize(
+    ("given", "gradients", "weight"),
+    [
+        ({"kind": "sgd"}, [1.0, 1.0], 0.8),
+        ({"kind": "sgd", "momentum": 0.5}, [1.0, 1.0], 0.75),
+        ({"kind": "sgd", "weight_decay": 1.0}, [0.0], 0.9),
+        ({"weight_decay": 1.0}, [0.0], 0.9),  # AdamW, which decays weights apart from the gradient
+        ({"weight_decay": 1.0}, [1e-3], 0.8),  # its first step is as long as the rate
+    ],
+)
+def test_settings_of_an_optimizer_are_what_their_names_say(given: Any, gradients: list[float], weight: float) -> None:
+    trained = torch.tensor([1.0], requires_grad=True)
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=0.1, schedule="constant", **given), [trained])
+    for gradient in gradients:
+        optimizer.param_groups[0]["lr"] = 0.1
+        trained.grad = torch.tensor([gradient])
+        optimizer.step()
+    assert math.isclose(trained.item(), weight, rel_tol=1e-4)

@@ -31,36 +31,23 @@ def _by_hand(model: Any, batch: Batch) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
-@pytest.mark.parametrize("family", ["llama", "unheard-of"])
-def test_losses_are_weighted_likelihoods_of_the_row_alone(
-    kind: Any, family: str, batch: Batch, tiny_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+def test_losses_are_weighted_likelihoods_of_the_row_alone_and_both_ways_have_the_same_gradients(
+    kind: Any, batch: Batch, tiny_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(losses, "PLAIN_HEADS", (family,))
     model = trainable(tiny_backbone, AdapterConfig(kind=kind))
-    found = losses.row_losses(model, batch)
-    torch.testing.assert_close(found.double(), _by_hand(model, batch), rtol=1e-4, atol=1e-5)
-    alone = Batch(batch.ids[2:4], batch.weights[2:4], batch.rows_per_unit)
-    torch.testing.assert_close(losses.row_losses(model, alone), found[2:4], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("family", ["llama", "unheard-of"])
-def test_both_ways_have_the_same_gradients(
-    family: str, batch: Batch, tiny_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = trainable(tiny_backbone, AdapterConfig())
-    trained = [each for each in model.parameters() if each.requires_grad]
-    want = torch.autograd.grad(losses.row_losses(model, batch).sum(), trained)
-    monkeypatch.setattr(losses, "PLAIN_HEADS", (family,))
-    found = torch.autograd.grad(losses.row_losses(model, batch).sum(), trained)
-    for ours, theirs in zip(found, want, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
-
-
-def test_autocast_returns_float32_and_nearly_the_same(batch: Batch, tiny_backbone: Backbone) -> None:
-    model = trainable(tiny_backbone, AdapterConfig())
+    trained, gradients = [each for each in model.parameters() if each.requires_grad], []
+    for family in ("llama", "unheard-of"):
+        monkeypatch.setattr(losses, "PLAIN_HEADS", (family,))
+        found = losses.row_losses(model, batch)
+        torch.testing.assert_close(found.double(), _by_hand(model, batch), rtol=1e-4, atol=1e-5)
+        alone = Batch(batch.ids[2:4], batch.weights[2:4], batch.rows_per_unit)
+        torch.testing.assert_close(losses.row_losses(model, alone), found[2:4], rtol=1e-4, atol=1e-5)
+        gradients.append(torch.autograd.grad(found.sum(), trained))
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
     low = losses.row_losses(model, batch, low_precision=True)
     assert low.dtype == torch.float32
-    torch.testing.assert_close(low, losses.row_losses(model, batch), rtol=0.05, atol=0.05)
+    torch.testing.assert_close(low, found, rtol=0.05, atol=0.05)
 
 
 def test_a_frozen_head_meets_one_shape_whoever_is_in_the_batch(
