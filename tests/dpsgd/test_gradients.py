@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.batches import Batch
 from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, ClippingKind, Lazy, OpacusGradients
-from rayprivacy.models.norms import Recorder
 
-TOLERANCE, TOKENS, ROWS = 1e-5, 12, 6
+TOKENS, ROWS = 12, 6
 CLIPPINGS: tuple[ClippingKind, ...] = ("flat", "per_layer", "automatic")
 UNTIED = ("gpt2_untied", "llama_untied", "gpt2_lora")
 
@@ -51,7 +50,7 @@ def _sums(model: nn.Module, lazy: Lazy) -> dict[str, Tensor]:
     return {names[parameter]: value() for parameter, value in lazy.items()}
 
 
-def _assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = TOLERANCE) -> None:
+def _assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-5) -> None:
     assert found.keys() == expected.keys()
     whole = torch.stack([part.norm() for part in expected.values()]).norm()
     for name, part in expected.items():
@@ -66,7 +65,10 @@ def _assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], toleran
     ("kind", "clipping", "rows_per_unit", "make"),
     [
         *((kind, "flat", rows, BookKeeping) for kind in (*KINDS, *UNTIED[:2]) for rows in (1, 3)),
-        *((kind, clipping, 2, BookKeeping) for kind in ("gpt2", "llama_lora") for clipping in CLIPPINGS[1:]),
+        *(
+            (kind, "per_layer", 3, BookKeeping) for kind in ("gpt2", "llama", "bert", "llama_lora")
+        ),  # norms by parameter
+        *((kind, "automatic", 2, BookKeeping) for kind in ("gpt2", "llama_lora")),
         *((kind, clipping, 3, OpacusGradients) for kind in UNTIED for clipping in CLIPPINGS),
     ],
 )
@@ -76,33 +78,6 @@ def test_clipping_is_its_definition(kind: str, clipping: ClippingKind, rows_per_
     rule = Clipping(lengths_of(units).median().item(), clipping)
     found = make(model, rule)(lambda: losses(model, batch), rows_per_unit)
     _assert_close(_sums(model, found), clipped_sum(units, rule))
-
-
-def _norms(model: nn.Module, batch: Batch) -> Tensor:
-    recorder = Recorder(model)
-    with recorder.recording():
-        own = losses(model, batch)
-    recorder.differentiate(own)
-    return recorder.squared_norms(batch.rows_per_unit).double().sqrt()
-
-
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert", "llama_lora"])
-def test_norms_by_parameter_are_those_of_the_sum_of_all_uses(kind: str) -> None:
-    model, batch = tiny_model(kind), _batch(3)
-    units = unit_gradients(model, _units(batch))
-    expected = torch.stack([torch.stack([part.norm() for part in unit.values()]) for unit in units])
-    floor = 1e-3 * expected.norm(dim=1, keepdim=True)
-    assert (_norms(model, batch) - expected).abs().div(expected.maximum(floor)).max() < TOLERANCE
-
-
-def test_norms_by_parameter_agree_with_per_sample_gradients() -> None:
-    from opacus.grad_sample import GradSampleModule
-
-    model, batch = tiny_model("gpt2_untied"), _batch()
-    found, samples = _norms(model, batch), GradSampleModule(model, loss_reduction="sum")
-    losses(samples, batch).sum().backward()
-    expected = torch.stack([own.grad_sample.flatten(1).norm(dim=1) for own in model.parameters()], 1)
-    torch.testing.assert_close(found.float(), expected, rtol=1e-5, atol=1e-5 * expected.norm(dim=1).max().item())
 
 
 def test_a_tied_weight_is_more_than_its_uses() -> None:
