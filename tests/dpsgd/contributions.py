@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,15 +13,11 @@ from rayprivacy.models.norms.terms import Dense, Weights
 
 
 class Watched:
-    """Clipped gradients that pass through unchanged, while the contribution of every unit is noted.
-
-    Attributes:
-        seen: numbers of contributions, each with the number of units that made it; zeros (padding) are left out.
-    """
+    """Clipped gradients that pass through unchanged, while the contribution of every unit is noted; padding has none."""
 
     def __init__(self, gradients: Any) -> None:
         self._gradients, self.parameters = gradients, gradients.parameters
-        self.seen: Counter[int] = Counter()
+        self.seen: Counter[int] = Counter()  # how many units made each contribution
 
     def __call__(self, losses: Callable[[], Tensor], rows_per_unit: int, live: bool = True) -> Lazy:
         lazy: Lazy = self._gradients(losses, rows_per_unit, live)
@@ -63,17 +59,17 @@ def _part(gradient: Any, unit: int, coefficients: Tensor) -> Tensor | None:
     return found
 
 
-def of_batches(gradients: Any, losses: Callable[[Batch], Tensor], batches: Iterable[Batch]) -> "Seen":
-    """Contributions of all units of some batches, and their sum."""
+class Seen(NamedTuple):
+    """Contributions and their sum."""
+
+    each: Counter[int]
+    total: Tensor
+
+
+def of_batches(gradients: Any, losses: Callable[[Batch], Tensor], batches: Iterable[Batch]) -> Seen:
+    """Of all units of some batches."""
     watched, total = Watched(gradients), 0.0
     for batch in batches:
         lazy = watched(lambda batch=batch: losses(batch), batch.rows_per_unit)
         total = total + torch.cat([clipped_sum().double().flatten() for clipped_sum in lazy.values()])
     return Seen(watched.seen, torch.as_tensor(total))
-
-
-class Seen:
-    """Contributions and their sum."""
-
-    def __init__(self, each: Counter[int], total: Tensor) -> None:
-        self.each, self.total = each, total

@@ -1,8 +1,9 @@
-"""Sampled units as padded rectangles: complete, homogeneous, and without influence on what a unit contributes."""
+"""Sampled units as padded rectangles, complete and without influence on each other; the loss of a row is its own."""
 
 import math
 from collections import Counter
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +13,14 @@ from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
+from rayprivacy.dpsgd import losses
 from rayprivacy.dpsgd.batches import Batch, Document, dummy_batch, physical_batches
-from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.dpsgd.worker import _Worker
 from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.settings import AdapterConfig
+from rayprivacy.models.trainable import trainable
 
 PAD, KEY = 7, Key.for_tests()
 Rows = list[tuple[list[int], list[float]]]  # token ids and weights
@@ -165,28 +168,51 @@ def test_a_document_without_a_target_is_refused(tokens: int, first_target: int) 
         Document(np.full(tokens, 4321, dtype=np.int32), first_target)
 
 
-@pytest.mark.usefixtures("one_thread")
-def test_the_loss_of_a_unit_is_its_mean_token_loss_in_any_company(tiny_backbone: Backbone) -> None:
-    random = np.random.default_rng(3)
-    units = [
-        [Document(random.integers(0, 400, random.integers(4, 40)).astype(np.int32), 2) for _ in range(rows)]
-        for rows in (1, 3, 1, 2, 3, 1, 2, 1)
-    ]
-    with torch.no_grad():
-        wanted = Counter(round(_mean_token_loss(tiny_backbone.model, unit), 4) for unit in units)
-        for max_tokens in (8, 100, 1000):
-            found = Counter[float]()
-            for batch in physical_batches(units, max_tokens, tiny_backbone.end):
-                losses = row_losses(tiny_backbone.model, batch).view(-1, batch.rows_per_unit).sum(1)
-                found.update(round(loss, 4) for loss in losses[: len(_units_of(batch))].tolist())
-            assert found == wanted
+@pytest.fixture
+def batch(tiny_backbone: Backbone) -> Batch:
+    """Three units of two documents, of different lengths, with some context in front."""
+    draw = np.random.default_rng(0)
+    units = [[Document(draw.integers(0, 400, size=length).astype(np.int32), 4) for length in (9, 14)] for _ in range(3)]
+    return physical_batches(units, 128, tiny_backbone.end)[0]
 
 
-def _mean_token_loss(model: torch.nn.Module, unit: list[Document]) -> float:
-    losses = []
-    for document in unit:
-        ids = torch.from_numpy(document.ids).long()[None]
-        logits = model(input_ids=ids, use_cache=False).logits[0].float()
-        every = torch.nn.functional.cross_entropy(logits[:-1], ids[0, 1:], reduction="none")
-        losses.append(every[document.first_target - 1 :])
-    return torch.cat(losses).mean().item()
+def _by_hand(model: Any, batch: Batch) -> torch.Tensor:
+    logits = model(input_ids=batch.ids, use_cache=False).logits.double().log_softmax(-1)
+    found = torch.zeros(len(batch.ids), dtype=torch.float64)
+    for row, ids in enumerate(batch.ids.tolist()):
+        for place in range(1, len(ids)):
+            found[row] -= float(batch.weights[row, place]) * logits[row, place - 1, ids[place]]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_losses_are_weighted_likelihoods_of_the_row_alone_and_both_ways_have_the_same_gradients(
+    kind: Any, batch: Batch, tiny_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = trainable(tiny_backbone, AdapterConfig(kind=kind))
+    trained, gradients = [each for each in model.parameters() if each.requires_grad], []
+    for family in ("llama", "unheard-of"):
+        monkeypatch.setattr(losses, "PLAIN_HEADS", (family,))
+        found = losses.row_losses(model, batch)
+        torch.testing.assert_close(found.double(), _by_hand(model, batch), rtol=1e-4, atol=1e-5)
+        alone = Batch(batch.ids[2:4], batch.weights[2:4], batch.rows_per_unit)
+        torch.testing.assert_close(losses.row_losses(model, alone), found[2:4], rtol=1e-4, atol=1e-5)
+        gradients.append(torch.autograd.grad(found.sum(), trained))
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+    low = losses.row_losses(model, batch, low_precision=True)
+    assert low.dtype == torch.float32
+    torch.testing.assert_close(low, found, rtol=0.05, atol=0.05)
+
+
+def test_a_frozen_head_meets_one_shape_whoever_is_in_the_batch(
+    batch: Batch, tiny_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many tokens carry loss depends on everybody, and the shape of a product decides how it is rounded."""
+    monkeypatch.setattr(losses, "HEAD_ROWS", 8)
+    model = trainable(tiny_backbone, AdapterConfig())
+    shapes = set()
+    model.get_base_model().get_output_embeddings().register_forward_pre_hook(lambda _, args: shapes.add(args[0].shape))
+    for rows in (slice(None), slice(2, 4), slice(1)):
+        losses.row_losses(model, Batch(batch.ids[rows], batch.weights[rows], batch.rows_per_unit))
+    assert len(shapes) == 1

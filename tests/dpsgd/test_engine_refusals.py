@@ -1,19 +1,39 @@
-"""The noisy optimizer fails closed: no step without noise, twice, in part, or because of what gradients are."""
+"""The noisy optimizer fails closed: no step without noise, twice, in part, or because of what gradients are; and
+steps without noise read redacted copies alone.
+"""
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from changing_noise import changing
-from engine_cases import BATCH, PAD, SGD, Case, losses, made, mine, refused, taken, tiny_model
+from engine_cases import (
+    ADAM,
+    BATCH,
+    EXHAUSTIVE,
+    PAD,
+    RATE,
+    SGD,
+    Case,
+    engines,
+    losses,
+    made,
+    mine,
+    refused,
+    taken,
+    tiny_model,
+)
 from rank_processes import Ranks
 
 from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.dpsgd import collectives
-from rayprivacy.dpsgd.batches import Batch, dummy_batch
+from rayprivacy.dpsgd.batches import Batch, Document, dummy_batch, physical_batches
 from rayprivacy.dpsgd.engines.engine import StepNoise
 from rayprivacy.dpsgd.engines.noisy_optimizer import NoisyOptimizer
 from rayprivacy.dpsgd.engines.state import Fragment, Partition, Piece
@@ -21,6 +41,7 @@ from rayprivacy.dpsgd.engines.zero import ZeroEngine, find_deepspeed
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.settings import OptimizerConfig
+from rayprivacy.dpsgd.units import Reading, no_context
 
 SCHEDULE = Schedule(OptimizerConfig(kind="sgd", learning_rate=1.0, schedule="constant"), 10)
 NOISE = StepNoise(KeyedNoise(Key.for_tests(), "run"), changing((2.0,) * 10), 4.0)
@@ -198,3 +219,60 @@ def test_a_dummy_batch_and_one_without_finite_losses_add_nothing() -> None:
     poisoned.step(0, [dummy_batch(PAD), broken, *mine(Case("gpt2"), (9,))])
     for name, tensor in poisoned.state_dict().items():
         torch.testing.assert_close(tensor, torch.from_numpy(expected[name]), rtol=1e-5, atol=1e-3)
+
+
+REDACTED = Case("gpt2", splits=((5, 4), (4, 5), (9, 0)), sigma=1.0, optimizer=ADAM, redacted=(True, False, True, False))
+
+
+@engines("plain")
+def test_full_text_in_a_step_without_noise_is_refused(pair: Ranks, zero: int | None, offload: bool) -> None:
+    """Both ranks are, where one alone holds units in that step."""
+    case = replace(REDACTED, zero=zero, full=(1, 2, 3))
+    told = pair.run(refused, case)
+    assert all(each.startswith("ReleaseError: step 2 is a redacted one and was given full text") for each in told)
+    assert pair.run(refused, replace(case, splits=case.splits[:2])) == ["", ""]
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_one_full_document_among_redacted_ones_is_enough() -> None:
+    full, hidden = (Document(np.array([0, 5, 6], dtype=np.int32), 1, redacted) for redacted in (False, True))
+    for units, redacted in (([[hidden], [hidden]], True), ([[full], [hidden]], False), ([[full, hidden]], False)):
+        assert [batch.redacted for batch in physical_batches(units, 64, 0)] == [redacted]
+    assert refused(replace(REDACTED, splits=((9,),), full=(0,)))
+    assert not refused(replace(REDACTED, splits=((9,),)))
+    assert not refused(replace(REDACTED, splits=((0,),), full=(0,)))  # an empty step has read nothing
+
+
+@pytest.mark.parametrize("half", [False, pytest.param(True, marks=EXHAUSTIVE)])
+@engines("plain", "zero3")
+def test_a_unit_that_is_absent_from_a_noisy_step_moves_it_by_the_norm(
+    pair: Ranks, zero: int | None, offload: bool, half: bool
+) -> None:
+    """Step 0 reads the redacted copies of all nine, and step 1 the full text of nine or of eight."""
+    case = replace(REDACTED, zero=zero, optimizer=SGD, half=half)
+    with_it, without = (pair.run(taken, replace(case, splits=((5, 4), (5, held))))[0] for held in (4, 3))
+    moved = sum(((with_it[name].astype(float) - without[name]) ** 2).sum() for name in with_it)
+    assert 0.1 < np.sqrt(moved) * BATCH / RATE <= 1 + 1e-3
+
+
+READING = Reading(
+    PrivacyUnit.USER, (), no_context, 8, versions=2, version_of=[0, 1, 0, 1].__getitem__, redacted=frozenset({0})
+)
+FULL_TEXT = "step 0 is a redacted one and would read full text"
+
+
+@pytest.mark.parametrize(
+    ("reading", "free", "said"),
+    [
+        (replace(READING, version_of=lambda _: 1), {0, 2}, FULL_TEXT),
+        (replace(READING, redacted=frozenset()), {0, 2}, FULL_TEXT),
+        (READING, {0}, "step 2 is charged and reads redacted text"),
+        (READING, set(), "step 0 is charged and reads redacted text"),
+    ],
+)
+def test_a_reading_that_does_not_follow_the_charged_schedule_is_refused(
+    reading: Reading, free: set[int], said: str
+) -> None:
+    READING.check(4, frozenset({0, 2}))
+    with pytest.raises(ReleaseError, match=said):
+        reading.check(4, frozenset(free))

@@ -141,25 +141,19 @@ def test_what_can_take_no_step_is_refused_where_it_is_read() -> None:
         EngineConfig.parse({"gradients": "opacus", "gradient_checkpointing": True})
 
 
-class _KeptByTheLoss:
-    """The loss as a share of the first that was seen."""
+class _Kept:
+    """The loss as a share of a number that it keeps: of the first one that was seen, or of their running mean."""
 
-    first: float | None = None
+    number: float | None = None
 
-    def __call__(self, model: Any, batch: Batch) -> torch.Tensor:
-        own = row_losses(model, batch)
-        self.first = self.first or float(own.detach().sum() / batch.weights.sum())
-        return own / self.first
-
-
-class _RunningMean:
-    mean: float | None = None
+    def __init__(self, old: float) -> None:
+        self.old = old
 
     def __call__(self, model: Any, batch: Batch) -> torch.Tensor:
         own = row_losses(model, batch)
         now = float(own.detach().sum() / batch.weights.sum())
-        self.mean = now if self.mean is None else 0.9 * self.mean + 0.1 * now
-        return own / self.mean
+        self.number = now if self.number is None else self.old * self.number + (1 - self.old) * now
+        return own / self.number
 
 
 def _kept_by_a_function() -> Loss:
@@ -173,30 +167,6 @@ def _kept_by_a_function() -> Loss:
     return loss
 
 
-def _at_random(model: Any, batch: Batch) -> torch.Tensor:
-    return row_losses(model, batch) * torch.rand(len(batch.ids))
-
-
-def _one_mask_for_all(model: Any, batch: Batch) -> torch.Tensor:
-    """The same chance for every row of a batch, so that rows alone differ from batch to batch, not from row to row."""
-    return row_losses(model, batch) * torch.rand(1)
-
-
-KEEPING: dict[str, Loss] = {
-    "share_of_the_first": _KeptByTheLoss(),
-    "running_mean": _RunningMean(),
-    "a_list_of_a_closure": _kept_by_a_function(),
-    "at_random": _at_random,
-    "one_mask_for_all": _one_mask_for_all,
-}
-
-
-@_grid(KEEPING, everything=2)
-def test_a_loss_that_keeps_something_or_draws_is_refused(loss: Loss, way: Way) -> None:
-    with pytest.raises(ConfigError, match=r"depends on (the others in the batch|what was computed before it)"):
-        _engine(way, loss)
-
-
 def _mixing(change: Callable[..., torch.Tensor]) -> Loss:
     """The losses of rows, changed by those of all rows, of all rows with text, or by the batch."""
 
@@ -205,6 +175,21 @@ def _mixing(change: Callable[..., torch.Tensor]) -> Loss:
         return change(own, own.detach(), own.detach()[batch.weights.any(1)], batch)
 
     return loss
+
+
+KEEPING: dict[str, Loss] = {
+    "share_of_the_first": _Kept(old=1.0),
+    "running_mean": _Kept(old=0.9),
+    "a_list_of_a_closure": _kept_by_a_function(),
+    "at_random": _mixing(lambda own, *_: own * torch.rand(len(own))),
+    "one_mask_for_all": _mixing(lambda own, *_: own * torch.rand(1)),  # batches alone differ
+}
+
+
+@_grid(KEEPING, everything=2)
+def test_a_loss_that_keeps_something_or_draws_is_refused(loss: Loss, way: Way) -> None:
+    with pytest.raises(ConfigError, match=r"depends on (the others in the batch|what was computed before it)"):
+        _engine(way, loss)
 
 
 MIXERS: dict[str, Callable[..., torch.Tensor]] = {
