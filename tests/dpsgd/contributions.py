@@ -13,7 +13,7 @@ from rayprivacy.models.norms.terms import Dense, Weights
 
 
 class Watched:
-    """Clipped gradients that pass through unchanged, while the contribution of every unit is noted; padding has none."""
+    """Clipped gradients that pass through unchanged, while the contribution of every unit is noted."""
 
     def __init__(self, gradients: Any) -> None:
         self._gradients, self.parameters = gradients, gradients.parameters

@@ -235,8 +235,8 @@ def made(case: Case) -> Engine:
     if shape:
         mechanism = NoisySteps(0.5, case.sigma, case.norm, steps, **shape)
     own = 1 + collectives.rank() if case.differ else 1
-    scales = {name: scale / own for name, scale in case.scales}
-    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), mechanism, BATCH, scales)
+    own_scales = {name: scale / own for name, scale in case.scales}
+    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), mechanism, BATCH, own_scales)
     model = tiny_model(case.kind, case.seeds[collectives.rank()])
     engine = EngineConfig(zero=case.zero, offload=case.offload, gradients=case.gradients, batch_tokens=64)
     own_losses = functools.partial(losses, half=case.half)
@@ -280,6 +280,13 @@ def refused(case: Case, run: Callable[[Case], Any] = taken) -> str:
 def before(kind: str) -> dict[str, Any]:
     """Trainable parameters of a fresh model."""
     return {name: p.detach().numpy() for name, p in tiny_model(kind).named_parameters() if p.requires_grad}
+
+
+@functools.cache
+def scales() -> tuple[tuple[str, float], ...]:
+    """A scale for each parameter of gpt2, from 0.01 to 1."""
+    names = list(before("gpt2"))
+    return tuple((name, 10.0 ** (-2 * at / (len(names) - 1))) for at, name in enumerate(names))
 
 
 def moved(kind: str, after: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from engine_cases import (
     engines,
     equal,
     mine,
+    scales,
     some,
     taken,
     units,
@@ -62,7 +63,6 @@ BY_DAY = [
     *(("plain", "llama_lora", "micro-uneven"), ("zero1", "gpt2", "micro"), ("zero2", "gpt2", "micro-first")),
 ]
 ALONE = [*((kind, False) for kind in KINDS), *((kind, True) for kind in ("gpt2", "llama_lora", "bert"))]
-SCALES = tuple((name, 10.0 ** (-at / 10)) for at, name in enumerate(before("gpt2")))
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -75,7 +75,7 @@ def test_one_rank_in_plain_pytorch(kind: str, micro: bool) -> None:
 
 @pytest.mark.usefixtures("one_thread")
 def test_one_rank_with_a_scale_for_each_layer() -> None:
-    case = biting(Case("gpt2", splits=((9,),), scales=SCALES))
+    case = biting(Case("gpt2", splits=((9,),), scales=scales()))
     assert wrong(case, taken(case)) < 1e-5
     assert wrong(replace(case, scales=()), taken(case)) > 1e-2
 

@@ -4,7 +4,6 @@ import pickle
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -50,34 +49,19 @@ def _table(part: int, rows: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([{"shard": part, **row} for row in rows], SCHEMA)
 
 
-def _prefix(row: Any) -> str:
-    return f"topic: {row['topic']}\n"
-
-
-def _parse_first(row: Any) -> str:
-    return f"{row['parse']}\n"
-
-
-def _parse(row: Any, version: int) -> str:
-    return str(row["parse"])
-
-
 def _redacted(row: Any, version: int) -> str:
     return str(row["text"]) if version else "".join("_" if each.isdigit() else each for each in row["text"])
-
-
-def _of_version(row: Any, _: int, version: int) -> str:
-    return _redacted(row, version)
 
 
 def _lifted(step: int) -> int:
     return int(step >= SHOWN)
 
 
-CODED = Reading(PrivacyUnit.USER, ("topic",), _prefix, 50)
+CODED = Reading(PrivacyUnit.USER, ("topic",), lambda row: f"topic: {row['topic']}\n", 50)
 PLAIN = Reading(PrivacyUnit.USER, (), no_context, 50)
 SCHEDULE = replace(PLAIN, text=_redacted, versions=2, version_of=_lifted)  # digits are hidden at first
-RECORDS = replace(CODED, unit=PrivacyUnit.RECORD)
+PARSES = replace(PLAIN, text=lambda row, _: row["parse"])
+BEHIND = replace(PLAIN, context=lambda row: f"{row['parse']}\n")
 
 
 @pytest.fixture(scope="module")
@@ -110,18 +94,18 @@ def test_all_records_of_a_user_are_one_unit(shards: Path, tiny_backbone: Any) ->
 
 
 def test_a_record_is_a_unit_of_its_own_whatever_is_read_of_it(shards: Path, tiny_backbone: Any) -> None:
-    found = _units(shards, tiny_backbone, RECORDS)
+    found = _units(shards, tiny_backbone, replace(CODED, unit=PrivacyUnit.RECORD))
     assert [len(unit.documents) for unit in found] == [1] * 6
     assert len({unit.tag for unit in found}) == 6  # one text of two people is two records
     plain, *others = [
         [unit.tag for unit in _units(shards, tiny_backbone, replace(each, unit=PrivacyUnit.RECORD))]
-        for each in (PLAIN, SCHEDULE, replace(PLAIN, text=_parse))
+        for each in (PLAIN, SCHEDULE, PARSES)
     ]
     assert len(set(plain)) == 6
     assert others == [plain, plain]
 
 
-@pytest.mark.parametrize("reading", [CODED, replace(PLAIN, context=_parse_first), replace(PLAIN, text=_parse)])
+@pytest.mark.parametrize("reading", [CODED, BEHIND, PARSES])
 def test_a_document_is_start_context_text_end_and_the_context_carries_no_loss(
     tiny_backbone: Any, reading: Reading
 ) -> None:
@@ -229,7 +213,7 @@ def _after(shards: Path, backbone: Any, reading: Reading, step: int) -> dict[str
 
 @pytest.mark.usefixtures("one_thread")
 def test_a_step_trains_on_the_version_that_it_reads(shards: Path, tiny_backbone: Any) -> None:
-    hidden = replace(PLAIN, text=partial(_of_version, version=0))
+    hidden = replace(PLAIN, text=lambda row, _: _redacted(row, 0))
     for step, same, other in ((SHOWN - 1, hidden, PLAIN), (SHOWN, PLAIN, hidden)):
         found, same_, other_ = (_after(shards, tiny_backbone, reading, step) for reading in (SCHEDULE, same, other))
         assert all(torch.equal(found[name], same_[name]) for name in found)
