@@ -8,10 +8,11 @@ sum of the same units one at a time, in float64, with torch.autograd alone.
 import copy
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -24,11 +25,12 @@ from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd import collectives
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
-from rayprivacy.dpsgd.clipping import Clipping, MicroBatch, micro_batches
+from rayprivacy.dpsgd.clipping import Clipping, Lazy, MicroBatch, micro_batches
 from rayprivacy.dpsgd.engines import zero as deepspeed_setup
 from rayprivacy.dpsgd.engines.engine import Engine, StepNoise, make_engine
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
+from rayprivacy.models.norms.terms import Dense, Weights
 from rayprivacy.release.step_mechanism import NoisySteps
 
 VOCABULARY, RATE, BATCH, PAD = 97, 1e3, 4.0, 96  # the rate is so large that rounding of the weights does not matter
@@ -268,7 +270,7 @@ def taken(case: Case) -> dict[str, Any]:
     return {name: tensor.numpy() for name, tensor in engine.state_dict().items()}
 
 
-def refused(case: Case, run: Callable[[Case], Any] = taken) -> str:
+def refused(case: Any, run: Callable[[Any], Any] = taken) -> str:
     """Kind and sentence of the error that a case ends with, or nothing."""
     try:
         run(case)
@@ -309,3 +311,66 @@ def apart(after: dict[str, Any], expected: dict[str, Any], kind: str = "gpt2") -
 def fragments(case: Case) -> list[tuple[str, int, int]]:
     """What this rank's optimizer owns."""
     return [(held.name, held.start, held.count) for held in made(case).fragments()]
+
+
+class Watched:
+    """Clipped gradients that pass through unchanged, while the contribution of every unit is noted."""
+
+    def __init__(self, gradients: Any) -> None:
+        self._gradients, self.parameters = gradients, gradients.parameters
+        self.seen: Counter[int] = Counter()  # how many units made each contribution
+
+    def __call__(self, losses: Callable[[], Tensor], rows_per_unit: int, live: bool = True) -> Lazy:
+        lazy: Lazy = self._gradients(losses, rows_per_unit, live)
+        self.seen.update(contributions(lazy))
+        return lazy
+
+
+def contributions(lazy: Lazy) -> Iterable[int]:
+    """A number for the bits of every unit's clipped gradient, for the units of a batch that have one."""
+    held = [clipped_sum.args for clipped_sum in lazy.values()]  # type: ignore[attr-defined]
+    pairs = [(arguments[-2][0], _coefficients(arguments[-1])) for arguments in held]
+    for unit in range(max(len(coefficients) for _, coefficients in pairs)):
+        parts = [_part(gradient, unit, coefficients) for gradient, coefficients in pairs]
+        found = hash(tuple(0 if part is None else _number(part) for part in parts))
+        if found != hash((0,) * len(parts)):
+            yield found
+
+
+def _number(part: Tensor) -> int:
+    bits = part.flatten().contiguous().view(torch.int64 if part.dtype == torch.float64 else torch.int32).long()
+    return int((bits * (2 * torch.arange(len(bits)) + 1)).sum())  # modulo 2^64; the factors are odd
+
+
+def _coefficients(weights: Weights) -> Tensor:
+    if weights.kept is None:
+        return weights.values
+    whole = torch.zeros(int(weights.kept.max()) + 1 if len(weights.kept) else 0)
+    return whole.index_put_((weights.kept,), weights.values)
+
+
+def _part(gradient: Any, unit: int, coefficients: Tensor) -> Tensor | None:
+    if gradient is None or unit >= len(coefficients):
+        return None
+    one = torch.zeros_like(coefficients)
+    one[unit] = coefficients[unit]
+    with torch.no_grad():
+        alone = Weights.of(one)
+        found: Tensor = gradient.add_sum(None, alone) if isinstance(gradient, Dense) else gradient.weighted_sum(alone)
+    return found
+
+
+class Seen(NamedTuple):
+    """Contributions and their sum."""
+
+    each: Counter[int]
+    total: Tensor
+
+
+def of_batches(gradients: Any, losses: Callable[[Batch], Tensor], batches: Iterable[Batch]) -> Seen:
+    """Of all units of some batches."""
+    watched, total = Watched(gradients), 0.0
+    for batch in batches:
+        lazy = watched(lambda batch=batch: losses(batch), batch.rows_per_unit)
+        total = total + torch.cat([clipped_sum().double().flatten() for clipped_sum in lazy.values()])
+    return Seen(watched.seen, torch.as_tensor(total))

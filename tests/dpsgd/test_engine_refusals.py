@@ -36,7 +36,7 @@ from rayprivacy.dpsgd import collectives
 from rayprivacy.dpsgd.batches import Batch, Document, dummy_batch, physical_batches
 from rayprivacy.dpsgd.engines.engine import StepNoise
 from rayprivacy.dpsgd.engines.noisy_optimizer import NoisyOptimizer
-from rayprivacy.dpsgd.engines.state import Fragment, Partition, Piece
+from rayprivacy.dpsgd.engines.state import Fragment, Partition, Piece, check_manifest
 from rayprivacy.dpsgd.engines.zero import ZeroEngine, find_deepspeed
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
@@ -174,21 +174,19 @@ def test_deepspeed_cannot_step_by_itself(pair: Ranks, zero: int) -> None:
 @pytest.mark.parametrize("different", ["key", "last step", "steps", "batch", "nothing"])
 def test_ranks_with_other_noise_do_not_begin(pair: Ranks, different: str) -> None:
     said = "" if different == "nothing" else "ranks differ in the noise"
-    assert all(said in answer and bool(answer) is bool(said) for answer in pair.run(_replicated_with, different))
+    assert all(
+        said in answer and bool(answer) is bool(said) for answer in pair.run(refused, different, _replicated_with)
+    )
 
 
-def _replicated_with(different: str) -> str:
+def _replicated_with(different: str) -> None:
     flat, other = torch.zeros(5, requires_grad=True), collectives.rank() == 1
     key = Key(bytes([other and different == "key"]) * 32)
     sigmas = (1.0, 1.0, 1.5 if other and different == "last step" else 1.0)
     sigmas = (*sigmas, 1.0) if other and different == "steps" else sigmas
     noise = StepNoise(KeyedNoise(key, "run"), changing(sigmas), 5.0 if other and different == "batch" else 4.0)
     whole = [Partition(flat, (Piece(Fragment("a", 0, 5), 0),))]
-    try:
-        NoisyOptimizer(torch.optim.SGD([flat], lr=0.0), whole, {"a": 5}, True, noise, SCHEDULE)
-    except ReleaseError as error:
-        return str(error)
-    return ""
+    NoisyOptimizer(torch.optim.SGD([flat], lr=0.0), whole, {"a": 5}, True, noise, SCHEDULE)
 
 
 @pytest.mark.parametrize(
@@ -276,3 +274,59 @@ def test_a_reading_that_does_not_follow_the_charged_schedule_is_refused(
     READING.check(4, frozenset({0, 2}))
     with pytest.raises(ReleaseError, match=said):
         reading.check(4, frozenset(free))
+
+
+SIZES = {"weight": 10, "bias": 3}
+WHOLE = [Fragment("weight", 0, 10), Fragment("bias", 0, 3)]
+PARTS = [
+    [Fragment("weight", 4, 6), Fragment("bias", 0, 1)],
+    [Fragment("bias", 1, 2)],
+    [Fragment("weight", 0, 4), Fragment("bias", 2, 0)],
+    [],
+]
+
+
+def test_complete_manifests_pass() -> None:
+    check_manifest(SIZES, PARTS, replicated=False)
+    check_manifest(SIZES, PARTS[::-1], replicated=False)
+    check_manifest(SIZES, [WHOLE], replicated=False)
+    check_manifest(SIZES, [WHOLE, WHOLE[::-1], PARTS[0] + PARTS[1] + PARTS[2]], replicated=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ([Fragment("weight", 0, 3)], "coordinate 3 of parameter 'weight'"),
+        ([Fragment("weight", 1, 3)], "coordinate 0 of parameter 'weight'"),
+        ([], "coordinate 0 of parameter 'weight'"),
+        ([Fragment("weight", 0, 5)], "coordinate 4 of parameter 'weight' is held twice"),
+        ([Fragment("weight", 0, 4), Fragment("weight", 9, 1)], "coordinate 9 of parameter 'weight' is held twice"),
+        ([Fragment("weight", 0, 4), Fragment("weight", 0, 4)], "coordinate 0 of parameter 'weight' is held twice"),
+        ([Fragment("weight", 0, 4), Fragment("bias", 2, 1)], "coordinate 2 of parameter 'bias' is held twice"),
+        ([Fragment("weight", 0, 4), Fragment("bias", 3, 1)], r"\[3, 4\) of parameter 'bias' is outside \[0, 3\)"),
+        ([Fragment("weight", -1, 5)], r"\[-1, 4\) of parameter 'weight' is outside"),
+        ([Fragment("weight", 0, 4), Fragment("weight", 4, -2)], "is outside"),
+        ([Fragment("weight", 0, 4), Fragment("head", 0, 1)], "'head', which is not trainable"),
+    ],
+)
+def test_what_is_missing_doubled_unknown_or_out_of_range_is_refused(change: list[Fragment], message: str) -> None:
+    with pytest.raises(ReleaseError, match=message):
+        check_manifest(SIZES, [*PARTS[:2], change, []], replicated=False)
+
+
+def test_replicated_ranks_hold_everything_each_and_others_nothing_twice() -> None:
+    for ranks in (PARTS, [WHOLE, WHOLE[:1]], [WHOLE, WHOLE * 2], [WHOLE, []], [[], []]):
+        with pytest.raises(ReleaseError, match="parameter"):
+            check_manifest(SIZES, ranks, replicated=True)
+    for ranks, replicated, said in (([WHOLE, WHOLE], False, "twice"), ([], True, "0 ranks"), ([], False, "0 ranks")):
+        with pytest.raises(ReleaseError, match=said):
+            check_manifest(SIZES, ranks, replicated)
+
+
+def test_the_fragments_of_a_good_manifest_make_up_the_whole_noise() -> None:
+    noise = KeyedNoise(Key.for_tests(), "run")
+    for name, size in SIZES.items():
+        vector = torch.zeros(size)
+        for held in (held for rank in PARTS for held in rank if held.name == name):
+            vector[held.start : held.start + held.count] += noise.normal(0, name, held.start, held.count)
+        assert torch.equal(vector, noise.normal(0, name, 0, size))

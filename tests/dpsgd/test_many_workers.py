@@ -62,11 +62,8 @@ def job(tmp_path: Path, tiny_base: Path) -> Job:
     (tmp_path / "shards").mkdir()
     schema = [("shard", pa.int32()), ("user", pa.string()), ("record", pa.int32()), ("text", pa.large_string())]
     for part in range(PARTS):
-        rows = [
-            {"shard": part, "user": f"user-{part}-{n}", "record": record, "text": _text(OF_PART * part + n, record)}
-            for n in range(OF_PART)
-            for record in range(2)
-        ]
+        users = [(OF_PART * part + n, record) for n in range(OF_PART) for record in range(2)]
+        rows = [{"shard": part, "user": f"user-{n}", "record": at, "text": _text(n, at)} for n, at in users]
         write_part(pa.Table.from_pylist(rows, pa.schema(schema)), part, load_key(tmp_path / "key"), tmp_path / "shards")
     mechanism, optimizer = NoisySteps(0.25, 1.0, 1.0, STEPS), OptimizerConfig(learning_rate=1e-3)
     size = {"expected_batch": 48, "steps": STEPS, "chunk": STEPS, "max_records": 2, "max_tokens": 12}
@@ -112,5 +109,5 @@ def test_any_number_of_workers_trains_the_same_model(job: Job, tmp_path: Path, w
     assert gap < TOLERANCE * way
 
 
-def _distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+def _distance(one: Weights, other: Weights) -> float:
     return float(np.sqrt(sum(((one[name].astype(float) - other[name]) ** 2).sum() for name in one)))

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from contributions import Seen, of_batches
-from engine_cases import some
+from engine_cases import Seen, of_batches, some
 from small_tagger import INTENTS, SLOTS, WORDS, labelled, save_tiny_gpt2
 from torch import Tensor
 from transformers import AutoModelForTokenClassification, T5Config

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contributions import Seen, Watched, of_batches
-from engine_cases import ENGINES, EXHAUSTIVE, PAD, Case, losses, made, some, tiny_model
+from engine_cases import ENGINES, EXHAUSTIVE, PAD, Case, Seen, Watched, losses, made, of_batches, some, tiny_model
 from rank_processes import Ranks
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
