@@ -58,6 +58,7 @@ BY_DAY = [
     *(("plain", "gpt2_lora", "both"), ("zero1", "bert", "both"), ("zero3", "llama", "both")),
     *(("zero3", "llama_lora", "both"), ("plain", "gpt2", "first"), ("zero0", "gpt2", "second")),
     *(("zero1", "gpt2", "one-user"), ("zero2", "gpt2", "first"), ("zero3", "gpt2", "empty-steps")),
+    ("plain", "gpt2", "empty-steps"),
     *(("plain", "gpt2_lora", "opacus"), ("zero2", "gpt2_lora", "opacus")),
     *(("plain", "llama_lora", "bfloat16"), ("zero3", "gpt2", "bfloat16")),
     *(("plain", "llama_lora", "micro-uneven"), ("zero1", "gpt2", "micro"), ("zero2", "gpt2", "micro-first")),

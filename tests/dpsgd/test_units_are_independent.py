@@ -147,26 +147,23 @@ def test_on_a_gpu_the_check_before_the_first_step_passes_and_sums_are_those_of_t
     assert (totals[0] - totals[1]).norm() <= 1e-4 * totals[1].norm()
 
 
+WAYS = [(kind, "checkpointing") for kind in ("gpt2", "llama", "gpt2_lora", "llama_lora")]
+WAYS += [("llama_lora", "opacus"), ("gpt2_lora", "opacus")]
+DTYPES = ("float32", "bfloat16")
+TINY = [(*way, DTYPES[(at + turn) % 2]) for turn in (0, 1) for at, way in enumerate(WAYS)]  # by day one dtype for each
+
+
 @pytest.mark.parametrize(
     ("threads", "newcomers"),
-    [
-        (1, slice(1, None, 5)),
-        *(pytest.param(threads, slice(None), marks=EXHAUSTIVE) for threads in (1, 2)),
-    ],
+    [(1, slice(1, None, 5)), *(pytest.param(threads, slice(None), marks=EXHAUSTIVE) for threads in (1, 2))],
     indirect=["threads"],
 )
-@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    ("kind", "way"),
-    [
-        *((kind, "checkpointing") for kind in ("gpt2", "llama", "gpt2_lora", "llama_lora")),
-        *((kind, "opacus") for kind in ("gpt2_lora", "llama_lora")),
-    ],
-)
+@pytest.mark.parametrize(("kind", "way", "dtype"), some(TINY, *TINY[:6]))
 def test_tiny_models_with_opacus_and_checkpointing(
-    threads: None, kind: str, way: str, half: bool, newcomers: slice
+    threads: None, kind: str, way: str, dtype: str, newcomers: slice
 ) -> None:
     """Opacus has no tied weights; activation checkpointing computes activations again."""
+    half = dtype == "bfloat16"
     model = tiny_model(kind).bfloat16() if half else tiny_model(kind)
     if way == "checkpointing":
         model.activation_checkpointing_enable({"use_reentrant": False})
