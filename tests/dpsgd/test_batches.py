@@ -24,6 +24,7 @@ from rayprivacy.models.trainable import trainable
 
 PAD, KEY = 7, Key.for_tests()
 Rows = list[tuple[list[int], list[float]]]  # token ids and weights
+Units = list[list[Document]]
 
 
 @st.composite
@@ -69,7 +70,7 @@ def _same(first: Rows, second: Rows) -> bool:
 
 
 @given(_units, st.integers(8, 400), _decays)
-def test_batches_hold_every_unit_whole_and_once(units: list[list[Document]], max_tokens: int, decay: float) -> None:
+def test_batches_hold_every_unit_whole_and_once(units: Units, max_tokens: int, decay: float) -> None:
     left = list(units)
     for batch in physical_batches(units, max_tokens, PAD, decay):
         for found in _units_of(batch):
@@ -80,7 +81,7 @@ def test_batches_hold_every_unit_whole_and_once(units: list[list[Document]], max
 
 
 @given(_units, st.integers(8, 400), _decays)
-def test_batches_are_rectangles_that_fit(units: list[list[Document]], max_tokens: int, decay: float) -> None:
+def test_batches_are_rectangles_that_fit(units: Units, max_tokens: int, decay: float) -> None:
     for batch in physical_batches(units, max_tokens, PAD, decay):
         rows, width = batch.ids.shape
         assert batch.weights.shape == (rows, width)
@@ -100,12 +101,10 @@ def test_batches_are_rectangles_that_fit(units: list[list[Document]], max_tokens
 
 
 @given(_units, _units, st.integers(8, 400))
-def test_a_unit_meets_the_same_shape_in_any_company(
-    units: list[list[Document]], others: list[list[Document]], max_tokens: int
-) -> None:
+def test_a_unit_meets_the_same_shape_in_any_company(units: Units, others: Units, max_tokens: int) -> None:
     """Kernels are chosen by shapes, so that another shape would be other last bits of a unit's gradient."""
 
-    def shapes(company: list[list[Document]]) -> dict[str, tuple[int, ...]]:
+    def shapes(company: Units) -> dict[str, tuple[int, ...]]:
         return {
             repr(unit): (*batch.ids.shape, batch.rows_per_unit)
             for batch in physical_batches(company, max_tokens, PAD)
@@ -119,12 +118,10 @@ def test_a_unit_meets_the_same_shape_in_any_company(
 
 
 @given(_units, _units, st.integers(8, 400), _decays)
-def test_a_unit_has_the_same_weights_in_any_company(
-    units: list[list[Document]], others: list[list[Document]], max_tokens: int, decay: float
-) -> None:
+def test_a_unit_has_the_same_weights_in_any_company(units: Units, others: Units, max_tokens: int, decay: float) -> None:
     """To the last bit, or else one user would move the gradients of others."""
 
-    def found(company: list[list[Document]]) -> Counter[str]:
+    def found(company: Units) -> Counter[str]:
         batches = physical_batches(company, max_tokens, PAD, decay)
         return Counter(repr(unit) for batch in batches for unit in _units_of(batch))
 

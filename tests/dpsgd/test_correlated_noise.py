@@ -34,9 +34,7 @@ def test_it_is_the_inverse_of_the_matrix_times_the_keyed_draws() -> None:
 
 
 @pytest.mark.parametrize("at_once", [333, module._AT_ONCE])
-def test_any_range_in_any_pieces_is_that_slice_of_the_whole_bit_for_bit(
-    at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_range_in_any_pieces_is_that_slice_of_the_whole(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     every = _rows()
     monkeypatch.setattr(module, "_AT_ONCE", at_once)
     for start, count in ((0, SIZE), (0, 1), (1, 37), (1000, 999), (4999, 1), (3, 4096)):

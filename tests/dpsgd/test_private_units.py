@@ -106,9 +106,7 @@ def test_a_record_is_a_unit_of_its_own_whatever_is_read_of_it(shards: Path, tiny
 
 
 @pytest.mark.parametrize("reading", [CODED, BEHIND, PARSES])
-def test_a_document_is_start_context_text_end_and_the_context_carries_no_loss(
-    tiny_backbone: Any, reading: Reading
-) -> None:
+def test_a_document_is_start_context_text_end_without_loss_on_context(tiny_backbone: Any, reading: Reading) -> None:
     for row, document in zip(ROWS, documents_of(ROWS, tiny_backbone, reading), strict=True):
         ids = document.ids.tolist()
         assert ids[: document.first_target] == tiny_backbone.prefix(reading.context(row))
