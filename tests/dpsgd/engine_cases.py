@@ -1,15 +1,21 @@
-"""What tests of engines run, in their own process or on ranks: tiny models, private units, and a slow exact reference.
+"""What tests of engines run, in their own process or on ranks: the matrix of engines and models, tiny and private, and
+a slow exact reference.
 
-Units are tiny random documents. `taken` runs steps with a real engine. `exact` computes the clipped sum of the same
-units one at a time, in float64, with torch.autograd alone.
+Units are tiny random documents. `taken` runs steps with a real engine, and `wrong` compares its update with the clipped
+sum of the same units one at a time, in float64, with torch.autograd alone.
 """
 
+import copy
 import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from changing_noise import changing
 from torch import Tensor
@@ -19,19 +25,40 @@ from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd import collectives
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
-from rayprivacy.dpsgd.clipping import MicroBatch, micro_batches
+from rayprivacy.dpsgd.clipping import Clipping, Lazy, MicroBatch, micro_batches
 from rayprivacy.dpsgd.engines import zero as deepspeed_setup
 from rayprivacy.dpsgd.engines.engine import Engine, StepNoise, make_engine
-from rayprivacy.dpsgd.engines.zero import ZeroEngine
 from rayprivacy.dpsgd.noise import KeyedNoise
-from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
+from rayprivacy.models.norms.terms import Dense, Weights
 from rayprivacy.release.step_mechanism import NoisySteps
 
 VOCABULARY, RATE, BATCH, PAD = 97, 1e3, 4.0, 96  # the rate is so large that rounding of the weights does not matter
 SGD = OptimizerConfig(kind="sgd", learning_rate=RATE, schedule="constant")
-GROUPS = ((0, 1, 2), (3, 4), (5, 6, 7), (8,))  # units of micro-batches
 ADAM = OptimizerConfig(learning_rate=1e-3, schedule="linear", weight_decay=0.1)
+GROUPS = ((0, 1, 2), (3, 4), (5, 6, 7), (8,))  # units of micro-batches
+FULL = ("gpt2", "llama", "bert")
+KINDS = (*FULL, "gpt2_lora", "llama_lora", "bert_lora")
+ENGINES = {"plain": (None, False)} | {f"zero{stage}": (stage, False) for stage in range(4)}
+OFFLOADED = {f"zero{stage}-offload": (stage, True) for stage in (1, 2, 3)}
+EXHAUSTIVE = pytest.mark.exhaustive
+
+
+def some(every: Iterable[Any], *by_day: Any) -> list[Any]:
+    """All of them as parameters, or as tuples of these; those not named here have the exhaustive run alone."""
+    found = []
+    for each in every:
+        values, marks = each if isinstance(each, tuple) else (each,), [] if each in by_day else EXHAUSTIVE
+        found.append(pytest.param(*values, id="-".join(map(str, values)), marks=marks))
+    return found
+
+
+def engines(*by_day: str, among: Sequence[str] = tuple(ENGINES)) -> Any:
+    """A test is run by each of these engines; those that are not named here have the exhaustive run alone."""
+    every = ENGINES | OFFLOADED
+    cells = [pytest.param(*every[name], id=name, marks=[] if name in by_day else EXHAUSTIVE) for name in among]
+    return pytest.mark.parametrize(("zero", "offload"), cells)
+
 
 # Tiny limits, so that tiny models fill several buckets, are really partitioned, and form several sub-groups.
 deepspeed_setup.LIMITS.update(reduce_bucket_size=6000, allgather_bucket_size=6000)
@@ -42,52 +69,30 @@ deepspeed_setup.STAGE_3_LIMITS.update(
 
 @dataclass(frozen=True)
 class Case:
-    """One run of an engine.
+    """One run of an engine."""
 
-    Attributes:
-        kind: of model, see `tiny_model`.
-        zero, offload: the engine; None is plain PyTorch.
-        splits: for each step, how many of the units each rank holds; further ranks hold none.
-        tokens: of a physical batch, for each rank.
-        norm: clipping norm C.
-        sigma: noise std / C.
-        sigmas: those of steps 0, 1, ..., where they differ.
-        bands: steps in a row that share noise.
-        optimizer: of the run.
-        save_at, load_from: a folder to save to after the last step, or to load before the first.
-        first: number of the first step.
-        seeds: of the model's weights, for each rank.
-        half: the model's parameters are bfloat16.
-        redacted: for steps 0, 1, ... whether a schedule lists them as redacted; later ones are noisy.
-        light: noise multiplier of the redacted steps.
-        full: steps that read full text; by default those that are not redacted.
-        gradients: how they are clipped.
-        scales: of the parameters, by name.
-        differ: ranks differ in their scales.
-        micro: clip the means of GROUPS, of which each rank has as many as `splits` says; noise falls by 1 / (1 + t).
-    """
-
-    kind: str
-    zero: int | None = None
+    kind: str  # of model, see `tiny_model`
+    zero: int | None = None  # the engine; None is plain PyTorch
     offload: bool = False
-    splits: tuple[tuple[int, ...], ...] = ((5, 4),)
-    tokens: tuple[int, ...] = (64, 64)
-    norm: float = 1.0
-    sigma: float = 0.0
-    sigmas: tuple[float, ...] = ()
-    bands: int = 1
+    splits: tuple[tuple[int, ...], ...] = ((5, 4),)  # how many units each rank holds, by step; further ranks hold none
+    tokens: tuple[int, ...] = (64, 64)  # of a physical batch, for each rank
+    norm: float = 1.0  # C
+    sigma: float = 0.0  # noise std / C
+    sigmas: tuple[float, ...] = ()  # those of steps 0, 1, ..., where they differ
+    bands: int = 1  # steps in a row that share noise
     optimizer: OptimizerConfig = SGD
-    save_at: Path | None = None
-    load_from: Path | None = None
-    first: int = 0
-    seeds: tuple[int, ...] = (0, 0)
-    half: bool = False
-    redacted: tuple[bool, ...] = ()
-    light: float = 0.0
-    full: tuple[int, ...] | None = None
+    save_at: Path | None = None  # after the last step
+    load_from: Path | None = None  # before the first
+    first: int = 0  # number of the first step
+    seeds: tuple[int, ...] = (0, 0)  # of the model's weights, for each rank
+    half: bool = False  # the model's parameters are bfloat16
+    redacted: tuple[bool, ...] = ()  # whether a schedule lists steps 0, 1, ... as redacted; later ones are noisy
+    light: float = 0.0  # noise multiplier of the redacted steps
+    full: tuple[int, ...] | None = None  # steps that read full text; by default those that are not redacted
     gradients: Literal["bookkeeping", "opacus"] = "bookkeeping"
-    scales: tuple[tuple[str, float], ...] = ()
-    differ: bool = False
+    scales: tuple[tuple[str, float], ...] = ()  # of the parameters
+    differ: bool = False  # ranks differ in their scales
+    # Clip the means of GROUPS, of which each rank has as many as `splits` says; noise falls by 1 / (1 + t).
     micro: bool = False
 
 
@@ -144,75 +149,100 @@ def units(count: int = 9) -> list[list[Document]]:
     return found
 
 
-@functools.cache
-def _gradients(kind: str) -> list[dict[str, Tensor]]:
-    """The gradient of each unit by itself, float64: what takes the time of `exact`."""
-    model = tiny_model(kind).double()
-    names, parameters = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True)
+def unit_gradients(model: Any, batches: Iterable[Batch]) -> list[dict[str, Tensor]]:
+    """The gradient of each batch, which is a unit, by a float64 copy of the model and an ordinary backward pass."""
+    model = copy.deepcopy(model).double()
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     found = []
-    for unit in units():
-        (batch,) = physical_batches([unit], 10_000, PAD)
-        gradients = torch.autograd.grad(losses(model, batch).sum(), parameters, allow_unused=True)
-        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
-        found.append(dict(zip(names, gradients, strict=True)))
+    for batch in batches:
+        gradients = torch.autograd.grad(losses(model, batch).sum(), list(named.values()), allow_unused=True)
+        pairs = zip(named.items(), gradients, strict=True)
+        found.append({name: torch.zeros_like(own) if each is None else each for (name, own), each in pairs})
     return found
 
 
+def lengths_of(units: list[dict[str, Tensor]], scales: tuple[float, ...] = ()) -> Tensor:
+    """Norms, after a division by the scales."""
+    norms = torch.tensor([[float(part.norm()) for part in unit.values()] for unit in units], dtype=torch.float64)
+    return (norms / torch.tensor(scales or 1.0)).norm(dim=1)
+
+
+def clipped_sum(units: list[dict[str, Tensor]], clipping: Clipping) -> dict[str, Tensor]:
+    """What is meant to be computed, straight from the definition of each kind of clipping."""
+    total = {name: torch.zeros_like(part) for name, part in units[0].items()}
+    for unit, whole in zip(units, lengths_of(units, clipping.scales).tolist(), strict=True):
+        for name, part in unit.items():
+            if clipping.kind == "flat":
+                coefficient = min(1.0, clipping.norm / whole)
+            elif clipping.kind == "automatic":
+                coefficient = clipping.norm / (whole + 0.01)
+            else:
+                coefficient = min(1.0, clipping.norm / math.sqrt(len(unit)) / max(part.norm().item(), 1e-300))
+            total[name] += coefficient * part
+    return total
+
+
 @functools.cache
-def exact(kind: str, norm: float, users: int = 9) -> tuple[dict[str, Any], list[float]]:
-    """Sum of clipped gradients, float64, and the norms before clipping."""
-    each = _gradients(kind)
-    norms = [float(torch.sqrt(sum(g.square().sum() for g in gradients.values()))) for gradients in each[:users]]
-    total = {name: torch.zeros_like(gradient) for name, gradient in each[0].items()}
-    for gradients, length in zip(each, norms, strict=False):
-        for name, gradient in gradients.items():
-            total[name] += gradient * min(1.0, norm / length)
-    return {name: summed.numpy() for name, summed in total.items()}, norms
+def _gradients(kind: str) -> list[dict[str, Tensor]]:
+    return unit_gradients(tiny_model(kind), (physical_batches([unit], 1, PAD)[0] for unit in units()))
 
 
-def _scales(case: Case) -> dict[str, float]:
-    factor = 1 + collectives.rank() if case.differ else 1
-    return {name: scale / factor for name, scale in case.scales}
+def _clipped(case: Case) -> list[dict[str, Tensor]]:
+    """What is clipped: the gradients of units, or their means over GROUPS."""
+    each = _gradients(case.kind)
+    if not case.micro:
+        return each
+    return [{name: sum(each[unit][name] for unit in group) / len(group) for name in each[0]} for group in GROUPS]
+
+
+def biting(case: Case) -> Case:
+    """The case with a clipping norm that half of what is clipped exceeds."""
+    return replace(case, norm=float(lengths_of(_clipped(case), tuple(dict(case.scales).values())).median()))
+
+
+def wrong(case: Case, after: dict[str, Any]) -> float:
+    """Relative L2 error of an update by SGD without noise, which low precision clips one percent lower."""
+    clipping = Clipping(case.norm * (0.99 if case.half else 1), scales=tuple(dict(case.scales).values()))
+    return error(moved(case.kind, after), clipped_sum(_clipped(case)[: sum(map(sum, case.splits))], clipping))
+
+
+def error(found: dict[str, Any], truth: dict[str, Tensor]) -> float:
+    """Relative, of the L2 norm."""
+    assert set(found) == set(truth)
+    gap = math.hypot(*(float(np.linalg.norm(found[name] - each.numpy())) for name, each in truth.items()))
+    return gap / math.hypot(*(float(each.norm()) for each in truth.values()))
 
 
 def made(case: Case) -> Engine:
     """The engine of a case, on this rank."""
-    steps = 10
+    steps, few = 10, int(BATCH)
     training = DpSgdConfig(
         expected_batch=BATCH,
         steps=steps,
         clipping_norm=case.norm,
         noise_multiplier=1.0,
+        max_tokens=16,
         optimizer=case.optimizer,
-        microbatches=int(BATCH) if case.micro else None,
+        microbatches=few if case.micro else None,
     )
-    mechanism = changing(case.sigmas or (case.sigma,) * steps, case.norm)
+    shape: dict[str, Any] = {}
     if case.bands > 1:
-        mechanism = NoisySteps(0.5, case.sigma, case.norm, steps, bands=case.bands)
-    if case.redacted:
+        shape = {"bands": case.bands}
+    elif case.redacted:
         listed = (*case.redacted, *(False,) * (steps - len(case.redacted)))
-        mechanism = NoisySteps(0.5, case.sigma, case.norm, steps, redacted=listed, policy="p", light=case.light)
-    if case.micro and case.sigma:
-        falling = NoiseSchedule("linear", tau=1.0)
-        shape = {"schedule": falling, "chunk": 1, "microbatches": int(BATCH)}
+        shape = {"redacted": listed, "policy": "p", "light": case.light}
+    elif case.micro and case.sigma:
+        shape = {"schedule": NoiseSchedule("linear", tau=1.0), "chunk": 1, "microbatches": few}
+    mechanism = changing(case.sigmas or (case.sigma,) * steps, case.norm)
+    if shape:
         mechanism = NoisySteps(0.5, case.sigma, case.norm, steps, **shape)
-    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), mechanism, BATCH, _scales(case))
+    own = 1 + collectives.rank() if case.differ else 1
+    own_scales = {name: scale / own for name, scale in case.scales}
+    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), mechanism, BATCH, own_scales)
     model = tiny_model(case.kind, case.seeds[collectives.rank()])
-    engine = EngineConfig(zero=case.zero, offload=case.offload, gradients=case.gradients)
+    engine = EngineConfig(zero=case.zero, offload=case.offload, gradients=case.gradients, batch_tokens=64)
     own_losses = functools.partial(losses, half=case.half)
     return make_engine(model.bfloat16() if case.half else model, training, noise, engine, own_losses, case.half)
-
-
-@functools.cache
-def exact_means(kind: str, norm: float) -> dict[str, Any]:
-    """Sum of the clipped mean gradients of GROUPS, float64."""
-    total = {name: torch.zeros_like(gradient) for name, gradient in _gradients(kind)[0].items()}
-    for group in GROUPS:
-        means = {name: sum(_gradients(kind)[unit][name] for unit in group) / len(group) for name in total}
-        length = float(torch.sqrt(sum(mean.square().sum() for mean in means.values())))
-        for name, mean in means.items():
-            total[name] += mean * min(1.0, norm / length)
-    return {name: summed.numpy() for name, summed in total.items()}
 
 
 def mine(case: Case, split: tuple[int, ...], step: int = 0) -> list[Batch] | list[MicroBatch]:
@@ -240,10 +270,10 @@ def taken(case: Case) -> dict[str, Any]:
     return {name: tensor.numpy() for name, tensor in engine.state_dict().items()}
 
 
-def refused(case: Case) -> str:
+def refused(case: Any, run: Callable[[Any], Any] = taken) -> str:
     """Kind and sentence of the error that a case ends with, or nothing."""
     try:
-        taken(case)
+        run(case)
     except RayPrivacyError as error:
         return f"{type(error).__name__}: {error}"
     return ""
@@ -254,20 +284,21 @@ def before(kind: str) -> dict[str, Any]:
     return {name: p.detach().numpy() for name, p in tiny_model(kind).named_parameters() if p.requires_grad}
 
 
+@functools.cache
+def scales() -> tuple[tuple[str, float], ...]:
+    """A scale for each parameter of gpt2, from 0.01 to 1."""
+    names = list(before("gpt2"))
+    return tuple((name, 10.0 ** (-2 * at / (len(names) - 1))) for at, name in enumerate(names))
+
+
 def moved(kind: str, after: dict[str, Any]) -> dict[str, Any]:
     """The gradient sums that an update has taken, from the parameters after one step of SGD."""
     return {name: (start.astype(float) - after[name]) * BATCH / RATE for name, start in before(kind).items()}
 
 
-def error(kind: str, after: dict[str, Any], truth: dict[str, Any]) -> float:
-    """Relative L2 error of an update."""
-    found = moved(kind, after)
-    assert set(after) == set(truth)
-    wrong, length = (
-        np.sqrt(sum((each**2).sum() for each in parts))
-        for parts in ([found[name] - truth[name] for name in truth], truth.values())
-    )
-    return float(wrong / max(length, 1e-9))
+def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two models agree to the bit."""
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def apart(after: dict[str, Any], expected: dict[str, Any], kind: str = "gpt2") -> float:
@@ -282,33 +313,64 @@ def fragments(case: Case) -> list[tuple[str, int, int]]:
     return [(held.name, held.start, held.count) for held in made(case).fragments()]
 
 
-class Overflowing:
-    """Clipped gradients that are infinite: what no optimizer may notice."""
+class Watched:
+    """Clipped gradients that pass through unchanged, while the contribution of every unit is noted."""
 
-    def __init__(self, model: Any) -> None:
-        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    def __init__(self, gradients: Any) -> None:
+        self._gradients, self.parameters = gradients, gradients.parameters
+        self.seen: Counter[int] = Counter()  # how many units made each contribution
 
-    def __call__(self, losses: Any, rows_per_unit: int, live: bool = True) -> Any:
-        losses()
-        shape = {each: getattr(each, "ds_shape", each.shape) for each in self.parameters}
-        return {each: lambda each=each: torch.full(shape[each], float("inf")) for each in self.parameters}
-
-
-def overflowed(zero: int, offload: bool) -> float:
-    """Share of weights that infinite gradients have reached, after a step and another one without users."""
-    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), changing((1.0,) * 10), BATCH)
-    model = tiny_model("gpt2")
-    engine = ZeroEngine(model, Overflowing(model), noise, Schedule(SGD, 10), losses, zero, offload)
-    engine.step(0, mine(Case("gpt2"), (5, 4)))
-    weights = torch.cat([tensor.flatten() for tensor in engine.state_dict().values()])
-    return float((~weights.isfinite()).float().mean())
+    def __call__(self, losses: Callable[[], Tensor], rows_per_unit: int, live: bool = True) -> Lazy:
+        lazy: Lazy = self._gradients(losses, rows_per_unit, live)
+        self.seen.update(contributions(lazy))
+        return lazy
 
 
-def told_to_step(case: Case) -> str:
-    """What DeepSpeed's own step says when no step is open."""
-    engine: Any = made(case)
-    try:
-        engine._take(mine(case, case.splits[0]) if case.zero != 3 else [])
-    except RayPrivacyError as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+def contributions(lazy: Lazy) -> Iterable[int]:
+    """A number for the bits of every unit's clipped gradient, for the units of a batch that have one."""
+    held = [clipped_sum.args for clipped_sum in lazy.values()]  # type: ignore[attr-defined]
+    pairs = [(arguments[-2][0], _coefficients(arguments[-1])) for arguments in held]
+    for unit in range(max(len(coefficients) for _, coefficients in pairs)):
+        parts = [_part(gradient, unit, coefficients) for gradient, coefficients in pairs]
+        found = hash(tuple(0 if part is None else _number(part) for part in parts))
+        if found != hash((0,) * len(parts)):
+            yield found
+
+
+def _number(part: Tensor) -> int:
+    bits = part.flatten().contiguous().view(torch.int64 if part.dtype == torch.float64 else torch.int32).long()
+    return int((bits * (2 * torch.arange(len(bits)) + 1)).sum())  # modulo 2^64; the factors are odd
+
+
+def _coefficients(weights: Weights) -> Tensor:
+    if weights.kept is None:
+        return weights.values
+    whole = torch.zeros(int(weights.kept.max()) + 1 if len(weights.kept) else 0)
+    return whole.index_put_((weights.kept,), weights.values)
+
+
+def _part(gradient: Any, unit: int, coefficients: Tensor) -> Tensor | None:
+    if gradient is None or unit >= len(coefficients):
+        return None
+    one = torch.zeros_like(coefficients)
+    one[unit] = coefficients[unit]
+    with torch.no_grad():
+        alone = Weights.of(one)
+        found: Tensor = gradient.add_sum(None, alone) if isinstance(gradient, Dense) else gradient.weighted_sum(alone)
+    return found
+
+
+class Seen(NamedTuple):
+    """Contributions and their sum."""
+
+    each: Counter[int]
+    total: Tensor
+
+
+def of_batches(gradients: Any, losses: Callable[[Batch], Tensor], batches: Iterable[Batch]) -> Seen:
+    """Of all units of some batches."""
+    watched, total = Watched(gradients), 0.0
+    for batch in batches:
+        lazy = watched(lambda batch=batch: losses(batch), batch.rows_per_unit)
+        total = total + torch.cat([clipped_sum().double().flatten() for clipped_sum in lazy.values()])
+    return Seen(watched.seen, torch.as_tensor(total))

@@ -1,9 +1,9 @@
-"""Sampled units as padded rectangles: complete, homogeneous, and without influence on what a unit contributes."""
+"""Sampled units as padded rectangles, complete and without influence on each other; the loss of a row is its own."""
 
-import copy
 import math
 from collections import Counter
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,15 +13,18 @@ from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
+from rayprivacy.dpsgd import losses
 from rayprivacy.dpsgd.batches import Batch, Document, dummy_batch, physical_batches
-from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.dpsgd.worker import _Worker
 from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.settings import AdapterConfig
+from rayprivacy.models.trainable import trainable
 
 PAD, KEY = 7, Key.for_tests()
 Rows = list[tuple[list[int], list[float]]]  # token ids and weights
+Units = list[list[Document]]
 
 
 @st.composite
@@ -47,6 +50,10 @@ def _rows(unit: list[Document], width: int, decay: float = 0.0) -> Rows:
     return rows
 
 
+def _rows_of(batch: Batch) -> Rows:
+    return list(zip(batch.ids.tolist(), batch.weights.tolist(), strict=True))
+
+
 def _units_of(batch: Batch) -> list[Rows]:
     """Without the padding rows at the end."""
     rows = _rows_of(batch)
@@ -63,7 +70,7 @@ def _same(first: Rows, second: Rows) -> bool:
 
 
 @given(_units, st.integers(8, 400), _decays)
-def test_batches_hold_every_unit_whole_and_once(units: list[list[Document]], max_tokens: int, decay: float) -> None:
+def test_batches_hold_every_unit_whole_and_once(units: Units, max_tokens: int, decay: float) -> None:
     left = list(units)
     for batch in physical_batches(units, max_tokens, PAD, decay):
         for found in _units_of(batch):
@@ -74,7 +81,7 @@ def test_batches_hold_every_unit_whole_and_once(units: list[list[Document]], max
 
 
 @given(_units, st.integers(8, 400), _decays)
-def test_batches_are_rectangles_that_fit(units: list[list[Document]], max_tokens: int, decay: float) -> None:
+def test_batches_are_rectangles_that_fit(units: Units, max_tokens: int, decay: float) -> None:
     for batch in physical_batches(units, max_tokens, PAD, decay):
         rows, width = batch.ids.shape
         assert batch.weights.shape == (rows, width)
@@ -94,12 +101,10 @@ def test_batches_are_rectangles_that_fit(units: list[list[Document]], max_tokens
 
 
 @given(_units, _units, st.integers(8, 400))
-def test_a_unit_meets_the_same_shape_in_any_company(
-    units: list[list[Document]], others: list[list[Document]], max_tokens: int
-) -> None:
+def test_a_unit_meets_the_same_shape_in_any_company(units: Units, others: Units, max_tokens: int) -> None:
     """Kernels are chosen by shapes, so that another shape would be other last bits of a unit's gradient."""
 
-    def shapes(company: list[list[Document]]) -> dict[str, tuple[int, ...]]:
+    def shapes(company: Units) -> dict[str, tuple[int, ...]]:
         return {
             repr(unit): (*batch.ids.shape, batch.rows_per_unit)
             for batch in physical_batches(company, max_tokens, PAD)
@@ -113,12 +118,10 @@ def test_a_unit_meets_the_same_shape_in_any_company(
 
 
 @given(_units, _units, st.integers(8, 400), _decays)
-def test_a_unit_has_the_same_weights_in_any_company(
-    units: list[list[Document]], others: list[list[Document]], max_tokens: int, decay: float
-) -> None:
+def test_a_unit_has_the_same_weights_in_any_company(units: Units, others: Units, max_tokens: int, decay: float) -> None:
     """To the last bit, or else one user would move the gradients of others."""
 
-    def found(company: list[list[Document]]) -> Counter[str]:
+    def found(company: Units) -> Counter[str]:
         batches = physical_batches(company, max_tokens, PAD, decay)
         return Counter(repr(unit) for batch in batches for unit in _units_of(batch))
 
@@ -139,31 +142,21 @@ def test_steps_take_the_decay_of_the_recipe(microbatches: int | None) -> None:
     assert _same(sorted(_rows(unit, 16, 0.75)), rows)
 
 
-def _rows_of(batch: Batch) -> Rows:
-    return list(zip(batch.ids.tolist(), batch.weights.tolist(), strict=True))
-
-
-def _units_of_lengths(lengths: list[int]) -> list[list[Document]]:
-    return [[Document(np.arange(length, dtype=np.int32) % 50, 2)] for length in lengths]
-
-
-def test_padding_is_small() -> None:
+def test_padding_is_small_and_a_unit_that_is_too_large_is_a_batch_of_its_own() -> None:
     lengths = np.random.default_rng(0).integers(8, 200, 400).tolist()
-    padded = sum(batch.ids.numel() for batch in physical_batches(_units_of_lengths(lengths), 256, PAD))
-    assert padded < 1.12 * sum(lengths)  # 400 units of 24 widths: half a batch of each is empty
-
-
-def test_a_unit_that_is_too_large_is_a_batch_of_its_own() -> None:
-    batches = physical_batches(_units_of_lengths([100, 9, 16, 8, 101]), 64, PAD)
-    assert [tuple(batch.ids.shape) for batch in batches] == [(1, 104), (1, 104), (4, 16), (8, 8)]
+    padded, few = (
+        physical_batches([[Document(np.arange(length, dtype=np.int32) % 50, 2)] for length in some], most, PAD)
+        for some, most in ((lengths, 256), ([100, 9, 16, 8, 101], 64))
+    )
+    assert sum(batch.ids.numel() for batch in padded) < 1.12 * sum(lengths)  # half a batch of each width is empty
+    assert [tuple(batch.ids.shape) for batch in few] == [(1, 104), (1, 104), (4, 16), (8, 8)]
 
 
 def test_a_dummy_has_rows_and_no_weight() -> None:
     batch = dummy_batch(PAD)
-    assert batch.ids.shape == batch.weights.shape == (1, 8)
     assert (batch.ids.dtype, batch.weights.dtype, batch.rows_per_unit) == (torch.int64, torch.float32, 1)
-    assert (batch.ids == PAD).all()
-    assert not batch.weights.any()
+    assert batch.ids.tolist() == [[PAD] * 8]
+    assert batch.weights.tolist() == [[0.0] * 8]
 
 
 @pytest.mark.parametrize(("tokens", "first_target"), [(0, 0), (1, 0), (1, 1), (5, 5), (5, 6), (1, -1), (1, -5)])
@@ -172,52 +165,51 @@ def test_a_document_without_a_target_is_refused(tokens: int, first_target: int) 
         Document(np.full(tokens, 4321, dtype=np.int32), first_target)
 
 
-def test_batches_print_no_tokens() -> None:
-    (batch,) = physical_batches([[Document(np.full(5, 4321, dtype=np.int32), 1)]], 64, PAD)
-    assert "4321" not in repr(batch)
+@pytest.fixture
+def batch(tiny_backbone: Backbone) -> Batch:
+    """Three units of two documents, of different lengths, with some context in front."""
+    draw = np.random.default_rng(0)
+    units = [[Document(draw.integers(0, 400, size=length).astype(np.int32), 4) for length in (9, 14)] for _ in range(3)]
+    return physical_batches(units, 128, tiny_backbone.end)[0]
 
 
-@pytest.mark.usefixtures("one_thread")
-def test_the_loss_of_a_unit_is_its_mean_token_loss_in_any_company(tiny_backbone: Backbone) -> None:
-    random = np.random.default_rng(3)
-    units = [
-        [Document(random.integers(0, 400, random.integers(4, 40)).astype(np.int32), 2) for _ in range(rows)]
-        for rows in (1, 3, 1, 2, 3, 1, 2, 1)
-    ]
-    model = tiny_backbone.model
-    for max_tokens in (8, 100, 1000):
-        found = Counter[float]()
-        with torch.no_grad():
-            for batch in physical_batches(units, max_tokens, tiny_backbone.end):
-                losses = row_losses(model, batch).view(-1, batch.rows_per_unit).sum(1)
-                found.update(round(loss, 4) for loss in losses[: len(_units_of(batch))].tolist())
-            wanted = Counter(round(_mean_token_loss(model, unit), 4) for unit in units)
-        assert found == wanted
+def _by_hand(model: Any, batch: Batch) -> torch.Tensor:
+    logits = model(input_ids=batch.ids, use_cache=False).logits.double().log_softmax(-1)
+    found = torch.zeros(len(batch.ids), dtype=torch.float64)
+    for row, ids in enumerate(batch.ids.tolist()):
+        for place in range(1, len(ids)):
+            found[row] -= float(batch.weights[row, place]) * logits[row, place - 1, ids[place]]
+    return found
 
 
-def _mean_token_loss(model: torch.nn.Module, unit: list[Document]) -> float:
-    losses = []
-    for document in unit:
-        ids = torch.from_numpy(document.ids).long()[None]
-        logits = model(input_ids=ids, use_cache=False).logits[0].float()
-        every = torch.nn.functional.cross_entropy(logits[:-1], ids[0, 1:], reduction="none")
-        losses.append(every[document.first_target - 1 :])
-    return torch.cat(losses).mean().item()
-
-
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize(("decay", "least", "most"), [(0.0, 5.0, 20.0), (1.0, 1.0, 1.5)])
-def test_under_clipping_a_decay_lets_first_tokens_count_alike_in_short_and_long_documents(
-    tiny_backbone: Backbone, decay: float, least: float, most: float
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_losses_are_weighted_likelihoods_of_the_row_alone_and_both_ways_have_the_same_gradients(
+    kind: Any, batch: Batch, tiny_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left of the first target's weight in a gradient that is scaled to norm 1, short beside long."""
-    random, model = np.random.default_rng(4), copy.deepcopy(tiny_backbone.model).requires_grad_(True)
-    weights = list(model.parameters())
+    model = trainable(tiny_backbone, AdapterConfig(kind=kind))
+    trained, gradients = [each for each in model.parameters() if each.requires_grad], []
+    for family in ("llama", "unheard-of"):
+        monkeypatch.setattr(losses, "PLAIN_HEADS", (family,))
+        found = losses.row_losses(model, batch)
+        torch.testing.assert_close(found.double(), _by_hand(model, batch), rtol=1e-4, atol=1e-5)
+        alone = Batch(batch.ids[2:4], batch.weights[2:4], batch.rows_per_unit)
+        torch.testing.assert_close(losses.row_losses(model, alone), found[2:4], rtol=1e-4, atol=1e-5)
+        gradients.append(torch.autograd.grad(found.sum(), trained))
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+    low = losses.row_losses(model, batch, low_precision=True)
+    assert low.dtype == torch.float32
+    torch.testing.assert_close(low, found, rtol=0.05, atol=0.05)
 
-    def left(tokens: int) -> float:
-        (batch,) = physical_batches([[Document(random.integers(0, 400, tokens).astype(np.int32), 1)]], 8, PAD, decay)
-        gradients = torch.autograd.grad(row_losses(model, batch).sum(), weights)
-        return float(batch.weights[0, 1]) / math.sqrt(sum(float(each.square().sum()) for each in gradients))
 
-    short, long = (np.mean([left(tokens) for _ in range(8)]) for tokens in (3, 120))
-    assert least < short / long < most
+def test_a_frozen_head_meets_one_shape_whoever_is_in_the_batch(
+    batch: Batch, tiny_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many tokens carry loss depends on everybody, and the shape of a product decides how it is rounded."""
+    monkeypatch.setattr(losses, "HEAD_ROWS", 8)
+    model = trainable(tiny_backbone, AdapterConfig())
+    shapes = set()
+    model.get_base_model().get_output_embeddings().register_forward_pre_hook(lambda _, args: shapes.add(args[0].shape))
+    for rows in (slice(None), slice(2, 4), slice(1)):
+        losses.row_losses(model, Batch(batch.ids[rows], batch.weights[rows], batch.rows_per_unit))
+    assert len(shapes) == 1

@@ -33,16 +33,13 @@ def test_it_is_the_inverse_of_the_matrix_times_the_keyed_draws() -> None:
     np.testing.assert_allclose(matrix @ found, drawn, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 1), (1, 37), (1000, 999), (4999, 1), (3, 4096)])
-def test_any_range_is_that_slice_of_the_whole_bit_for_bit(start: int, count: int) -> None:
-    for whole, part in zip(_rows(), _rows(start, count), strict=True):
-        assert torch.equal(part, whole[start : start + count])
-
-
-def test_pieces_that_are_worked_on_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = _rows()
-    monkeypatch.setattr(module, "_AT_ONCE", 333)
-    assert all(map(torch.equal, whole, _rows()))
+@pytest.mark.parametrize("at_once", [333, module._AT_ONCE])
+def test_any_range_in_any_pieces_is_that_slice_of_the_whole(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = _rows()
+    monkeypatch.setattr(module, "_AT_ONCE", at_once)
+    for start, count in ((0, SIZE), (0, 1), (1, 37), (1000, 999), (4999, 1), (3, 4096)):
+        for whole, part in zip(every, _rows(start, count), strict=True):
+            assert torch.equal(part, whole[start : start + count])
 
 
 @pytest.mark.parametrize("first", [1, 2, 7, 11])
@@ -64,16 +61,11 @@ def test_places_share_nothing() -> None:
             assert torch.equal(noise.normal(step, name, start, 50), own.normal(step, name, start, 50))
 
 
-def test_a_strategy_of_one_is_the_keyed_noise_itself() -> None:
-    noise = CorrelatedNoise(KEYED, (1.0,))
+@pytest.mark.parametrize("coefficient", [1.0, 0.5])
+def test_a_strategy_of_one_scales_the_keyed_noise(coefficient: float) -> None:
+    noise = CorrelatedNoise(KEYED, (coefficient,))
     for step in (0, 5, 2):
-        assert torch.equal(noise.normal(step, NAME, 3, 100), KEYED.normal(step, NAME, 3, 100))
-
-
-def test_one_coefficient_scales_the_noise() -> None:
-    noise = CorrelatedNoise(KEYED, (0.5,))
-    for step in range(3):
-        assert torch.equal(noise.normal(step, NAME, 3, 100), 2 * KEYED.normal(step, NAME, 3, 100))
+        assert torch.equal(noise.normal(step, NAME, 3, 100), KEYED.normal(step, NAME, 3, 100) / coefficient)
 
 
 def test_memory_holds_b_minus_1_rows() -> None:
@@ -84,15 +76,12 @@ def test_memory_holds_b_minus_1_rows() -> None:
     assert [len(row) for row in past.values] == [SIZE] * 3
 
 
-def test_the_object_is_sealed() -> None:
+def test_the_object_is_sealed_and_a_negative_place_is_refused() -> None:
     noise = CorrelatedNoise(KeyedNoise(Key(b"s" * 32), "a private run"), STRATEGY)
     assert f"{noise} {noise!r}" == "CorrelatedNoise(<sealed>) CorrelatedNoise(<sealed>)"
     for escape in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="never pickled"):
             escape(noise)
-
-
-@pytest.mark.parametrize(("step", "start", "count"), [(0, -1, 1), (0, 0, -1)])
-def test_a_negative_place_is_refused(step: int, start: int, count: int) -> None:
-    with pytest.raises(ReleaseError, match="-1"):
-        CorrelatedNoise(KEYED, STRATEGY).normal(step, NAME, start, count)
+    for place in ((-1, 1), (0, -1)):
+        with pytest.raises(ReleaseError, match="-1"):
+            noise.normal(0, NAME, *place)

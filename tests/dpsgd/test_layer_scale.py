@@ -1,12 +1,14 @@
 """Scales of layers: where they come from, what clipping and noise make of them, on every engine."""
 
 import math
+from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from engine_cases import PAD, Case, before, losses, made, moved, refused, taken, tiny_model, units
+from engine_cases import PAD, Case, engines, equal, losses, made, moved, refused, scales, some, taken, tiny_model, units
 from rank_processes import Ranks
 from scipy import stats
 
@@ -23,10 +25,9 @@ NORM, SIGMA = 2.0, 0.7
 KINDS: tuple[ClippingKind, ...] = ("flat", "per_layer", "automatic")
 
 
-def _scales(kind: str = "gpt2") -> tuple[tuple[str, float], ...]:
-    """A scale for each parameter, from 0.01 to 1."""
-    names = list(before(kind))
-    return tuple((name, float(f"{10.0 ** (-2 * at / (len(names) - 1)):.3g}")) for at, name in enumerate(names))
+def _alone(**more: Any) -> Case:
+    """Without users, noise is all."""
+    return replace(Case("gpt2", splits=((0, 0),), norm=NORM, sigma=SIGMA, scales=scales()), **more)
 
 
 def _fits(noise: np.ndarray, std: float) -> bool:
@@ -34,32 +35,27 @@ def _fits(noise: np.ndarray, std: float) -> bool:
     return bool(2 * min(stats.chi2.cdf(square, noise.size), stats.chi2.sf(square, noise.size)) > 1e-6)
 
 
-@pytest.mark.parametrize("zero", [None, 1, 2, 3, pytest.param(0, marks=pytest.mark.exhaustive)])
-def test_the_noise_of_each_layer_has_its_own_scale(pair: Ranks, zero: int | None) -> None:
-    """Without users, noise is all: by layer, on two ranks, and rejected where it is 30% off."""
-    case = Case("gpt2", zero, splits=((0, 0),), norm=NORM, sigma=SIGMA, scales=_scales())
-    first, second = (moved("gpt2", after) for after in pair.run(taken, case))
+@engines("plain", "zero2", "zero3")
+def test_the_noise_of_each_layer_has_its_own_scale(pair: Ranks, zero: int | None, offload: bool) -> None:
+    """By layer, on two ranks, and rejected where it is 30% off."""
+    first, second = (moved("gpt2", after) for after in pair.run(taken, _alone(zero=zero)))
+    assert equal(first, second)
     flat = []
-    for name, scale in _scales():
+    for name, scale in scales():
         noise, std = first[name].ravel(), SIGMA * NORM * scale
-        assert np.array_equal(first[name], second[name])
         assert _fits(noise, std)
         assert noise.size < 500 or not any(_fits(noise, wrong * std) for wrong in (0.7, 1.3))
         flat.append(noise / std)
-    largest = sorted(flat, key=len)[-3:]
-    for one, other in ((0, 1), (1, 2), (0, 2)):
-        size = min(len(largest[one]), len(largest[other]))
-        correlation = np.corrcoef(largest[one][:size], largest[other][:size])[0, 1]
-        assert abs(correlation) < 4 / math.sqrt(size)
+    for one, other in combinations(sorted(flat, key=len)[-3:], 2):
+        size = min(len(one), len(other))
+        assert abs(np.corrcoef(one[:size], other[:size])[0, 1]) < 4 / math.sqrt(size)
 
 
-@pytest.mark.parametrize("step", [0, 1])
-@pytest.mark.parametrize("zero", [None, 2])
+@pytest.mark.parametrize(("zero", "step"), some([(None, 0), (None, 1), (2, 0), (2, 1)], (None, 0), (2, 1)))
 def test_with_micro_batches_it_is_of_2c_and_of_the_level_of_its_step(pair: Ranks, zero: int | None, step: int) -> None:
     """All three parts of eDP-SGD at once: noise of z_t 2C alpha_k / N on the mean over micro-batches."""
-    case = Case("gpt2", zero, splits=((0, 0),), norm=NORM, sigma=SIGMA, scales=_scales(), micro=True, first=step)
-    found = moved("gpt2", pair.run(taken, case)[0])  # times N
-    noise = np.concatenate([found[name].ravel() / scale for name, scale in _scales()])
+    found = moved("gpt2", pair.run(taken, _alone(zero=zero, micro=True, first=step))[0])  # times N
+    noise = np.concatenate([found[name].ravel() / scale for name, scale in scales()])
     std = SIGMA / (1 + step) * 2 * NORM
     assert _fits(noise, std)
     assert not any(_fits(noise, wrong * std) for wrong in (0.5, 0.7, 1.3, 2.0))
@@ -69,12 +65,11 @@ def test_with_micro_batches_it_is_of_2c_and_of_the_level_of_its_step(pair: Ranks
 @pytest.mark.parametrize("micro", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_unit_is_longer_than_the_norm_after_the_division(kind: ClippingKind, micro: bool) -> None:
-    model = tiny_model("gpt2")
-    scales = [scale for _, scale in _scales()]
+    model, alphas = tiny_model("gpt2"), [scale for _, scale in scales()]
     make = MicroBatchGradients if micro else BookKeeping
-    gradients: Any = make(model, Clipping(NORM, kind, scales=tuple(scales)))
+    gradients: Any = make(model, Clipping(NORM, kind, scales=tuple(alphas)))
     lengths, largest = [], 0.0
-    for unit in units():
+    for unit in units()[:5]:
         for factor in (1e-9, 1.0, -30.0, 1e9):
             (batch,) = packed([unit], 10_000, PAD)
 
@@ -84,27 +79,10 @@ def test_no_unit_is_longer_than_the_norm_after_the_division(kind: ClippingKind, 
 
             lazy = gradients(scaled, len(batch.ids))
             parts = [lazy[each]().double().norm().item() for each in gradients.parameters]
-            lengths.append(math.hypot(*(part / scale for part, scale in zip(parts, scales, strict=True))))
+            lengths.append(math.hypot(*(part / scale for part, scale in zip(parts, alphas, strict=True))))
             largest = max(largest, math.hypot(*parts))
     assert NORM * 0.5 < max(lengths) <= NORM
     assert largest < NORM  # un-scaled it is shorter, since no scale is above 1
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_clipping_and_noise_take_their_scales_from_one_place() -> None:
-    """The sum of clipped gradients of an engine is that of the same division, by hand."""
-    case = Case("gpt2", splits=((9,),), tokens=(10_000,), norm=NORM, scales=_scales())
-    found, scales, total = moved("gpt2", taken(case)), dict(_scales()), {}
-    model = tiny_model("gpt2")
-    named = dict(model.named_parameters())
-    for unit in units():
-        (batch,) = packed([unit], 10_000, PAD)
-        grads = torch.autograd.grad(losses(model, batch).sum(), list(named.values()))
-        length = math.hypot(*(float(g.norm()) / scales[name] for name, g in zip(named, grads, strict=True)))
-        for name, gradient in zip(named, grads, strict=True):
-            total[name] = total.get(name, 0) + gradient.numpy() * min(1.0, NORM / length)
-    for name, each in total.items():
-        assert np.allclose(found[name], each, rtol=0, atol=2e-5 * max(1e-3, np.abs(each).max()))
 
 
 def test_scales_of_public_gradients_reach_every_matrix_of_lora() -> None:
@@ -114,18 +92,18 @@ def test_scales_of_public_gradients_reach_every_matrix_of_lora() -> None:
             if "lora_B" in name:
                 parameter.zero_()  # as a training begins
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    scales = scales_of_gradients(model, packed(units(), 200, PAD), losses)
-    assert set(scales) == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert max(scales.values()) == 1.0
-    assert max(scale for name, scale in scales.items() if "lora_A" in name) > 2 * LEAST  # not as after one step
+    found = scales_of_gradients(model, packed(units(), 200, PAD), losses)
+    assert set(found) == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert max(found.values()) == 1.0
+    assert max(scale for name, scale in found.items() if "lora_A" in name) > 2 * LEAST  # not as after one step
     assert all(torch.equal(parameter, start[name]) for name, parameter in model.named_parameters())
-    assert scales == scales_of_gradients(model, packed(units(), 200, PAD), losses)
+    assert found == scales_of_gradients(model, packed(units(), 200, PAD), losses)
 
 
 def test_scales_of_weights_are_their_norms() -> None:
-    scales, named = scales_of_weights(tiny_model("gpt2")), dict(tiny_model("gpt2").named_parameters())
+    found, named = scales_of_weights(tiny_model("gpt2")), dict(tiny_model("gpt2").named_parameters())
     most = max(float(parameter.norm()) for parameter in named.values())
-    for name, scale in scales.items():
+    for name, scale in found.items():
         assert scale == pytest.approx(max(LEAST, float(named[name].norm()) / most), rel=1e-2)
     with pytest.raises(ConfigError, match="no scale that is positive"):
         scales_of_weights(torch.nn.Linear(2, 2).requires_grad_(False))
@@ -138,10 +116,9 @@ def test_what_has_no_scale_or_a_bad_one_is_refused() -> None:
             StepNoise(noise, mechanism, 4.0, {"weight": bad})
         with pytest.raises(ConfigError, match="is not positive and finite"):
             Clipping(1.0, scales=(1.0, bad))
-    assert "has no layer scale" in refused(Case("gpt2", scales=_scales()[:-1]))
-    assert made(Case("gpt2", scales=_scales()))
+    assert "has no layer scale" in refused(_alone(scales=scales()[:-1]))
+    assert made(_alone())
 
 
 def test_ranks_that_differ_in_their_scales_are_refused(pair: Ranks) -> None:
-    said = pair.run(refused, Case("gpt2", splits=((0, 0),), scales=_scales(), differ=True))
-    assert all("ranks differ in the noise" in sentence for sentence in said)
+    assert all("ranks differ in the noise" in each for each in pair.run(refused, _alone(differ=True)))

@@ -1,12 +1,12 @@
 """Micro-batches on the way from coins to clipped sums: who is in which, and how far one user moves what comes out."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from engine_cases import GROUPS, Case, error, exact_means, refused, taken, units
-from rank_processes import Ranks
+from engine_cases import some
 from scipy import stats
 from torch import Tensor, nn
 
@@ -27,13 +27,12 @@ def _unit(user: int, tokens: tuple[int, ...] = (), more: tuple[int, ...] = ()) -
     return Unit(unit_tag(KEY, "user", user), documents, part=7 * user % PARTS)
 
 
-def _sampler(held: list[Unit], q: float = 1.0) -> PoissonSampler:
-    return PoissonSampler(KEY, "run", q, held, 2)
+def _groups(held: list[Unit], step: int = 0, q: float = 1.0) -> list[list[list[Document]]]:
+    return PoissonSampler(KEY, "run", q, held, 2).micro_batches(step, OF_PART)
 
 
 def _members(held: list[Unit], step: int = 0, q: float = 1.0) -> list[list[int]]:
-    groups = _sampler(held, q).micro_batches(step, OF_PART)
-    return [sorted(int(documents[0].ids[1]) for documents in group) for group in groups]
+    return [sorted(int(documents[0].ids[1]) for documents in group) for group in _groups(held, step, q)]
 
 
 USERS = [_unit(user) for user in range(400)]
@@ -69,7 +68,8 @@ def test_users_are_spread_evenly_over_the_micro_batches_of_their_part_and_anew_a
         assert stats.chisquare(sizes).pvalue > 1e-4
         assert all(len({7 * user % PARTS for user in group}) == 1 for group in groups)
     taken_part = sorted(user for group in _members(USERS, 2, 0.3) for user in group)
-    assert taken_part == [int(documents[0].ids[1]) for documents in _sampler(USERS, 0.3).sample(2)]
+    sampled = PoissonSampler(KEY, "run", 0.3, USERS, 2).sample(2)
+    assert taken_part == [int(documents[0].ids[1]) for documents in sampled]
 
 
 class _Linear(nn.Module):
@@ -105,24 +105,18 @@ def _aggregate(held: list[Unit], kind: ClippingKind = "flat", workers: int = 1, 
     total = torch.zeros(WIDTH, dtype=torch.float64)
     for rank in range(workers):
         mine = [unit for unit in held if unit.part % workers == rank]
-        for batch in micro_batches(_sampler(mine).micro_batches(0, OF_PART), tokens, pad=0):
-            lazy = clipped(lambda batch=batch: mean_losses(MODEL, batch, lambda model, piece: model.losses(piece)), 1)
+        for batch in micro_batches(_groups(mine), tokens, pad=0):
+            lazy = clipped(lambda batch=batch: mean_losses(MODEL, batch, _Linear.losses), 1)
             first, second, unused = (lazy[parameter]().double() for parameter in clipped.parameters)
             assert not unused.any()
             total += torch.cat([first, second])
     return total / (PARTS * OF_PART)
 
 
-@pytest.mark.parametrize(
-    ("kind", "workers"),
-    [
-        *(("flat", 2), ("per_layer", 1), ("automatic", 2)),
-        *(
-            pytest.param(*each, marks=pytest.mark.exhaustive)
-            for each in (("flat", 1), ("per_layer", 2), ("automatic", 1))
-        ),
-    ],
-)
+WAYS = list(product(("flat", "per_layer", "automatic"), (1, 2)))
+
+
+@pytest.mark.parametrize(("kind", "workers"), some(WAYS, ("flat", 2), ("per_layer", 1), ("automatic", 2)))
 def test_one_more_user_moves_the_aggregate_by_at_most_2c_over_n(kind: ClippingKind, workers: int) -> None:
     bound, without = 2 * NORM / (PARTS * OF_PART), _aggregate(TAME, kind, workers)
     moves = []
@@ -139,10 +133,9 @@ def test_one_more_user_moves_the_aggregate_by_at_most_2c_over_n(kind: ClippingKi
 def test_sums_of_many_micro_batches_are_in_float64() -> None:
     """In float32 one more of a thousand would change how the others are rounded, by 1e-8 of their sum and more."""
     clipped = MicroBatchGradients(MODEL, Clipping(NORM))
-    (batch, *_) = micro_batches(_sampler(TAME).micro_batches(0, OF_PART), 64, pad=0)
+    (batch, *_) = micro_batches(_groups(TAME), 64, pad=0)
     for live in (True, False):
-        losses = lambda: mean_losses(MODEL, batch, lambda model, piece: model.losses(piece))  # noqa: E731
-        lazy = clipped(losses, 1, live)
+        lazy = clipped(lambda: mean_losses(MODEL, batch, _Linear.losses), 1, live)
         assert {lazy[parameter]().dtype for parameter in clipped.parameters} == {torch.float64}
 
 
@@ -161,7 +154,7 @@ def test_a_mean_that_is_not_finite_gives_nothing_and_leaves_the_others_alone() -
     assert torch.allclose(found, _aggregate([unit for user, unit in enumerate(TAME) if user not in same]))
 
 
-@pytest.mark.parametrize("tokens", [8, 16, 10_000])
+@pytest.mark.parametrize("tokens", [8, 16, 512])
 def test_a_micro_batch_that_does_not_fit_into_memory_is_clipped_once(tokens: int) -> None:
     """To the length of the whole, not of a piece: `automatic` scales all, so that a wrong length shows."""
     whole = _aggregate(TAME, "automatic")
@@ -171,40 +164,3 @@ def test_a_micro_batch_that_does_not_fit_into_memory_is_clipped_once(tokens: int
 def test_a_model_that_remembers_what_it_read_is_refused() -> None:
     with pytest.raises(ConfigError, match="BatchNorm1d, which keeps statistics"):
         MicroBatchGradients(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), Clipping(1.0))
-
-
-KINDS = ["gpt2", "llama_lora", "bert"]
-
-
-def _error(kind: str, norm: float, after: dict[str, np.ndarray]) -> float:
-    return error(kind, after, exact_means(kind, norm))
-
-
-def _norm(kind: str) -> float:
-    """A clipping norm that some means exceed."""
-    whole = exact_means(kind, 1e9)
-    return float(np.sqrt(sum((each**2).sum() for each in whole.values()))) / len(GROUPS)
-
-
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_update_is_the_sum_of_clipped_means(kind: str) -> None:
-    for tokens in (10_000, 16):
-        case = Case(kind, splits=((4,),), tokens=(tokens,), norm=_norm(kind), micro=True)
-        assert _error(kind, _norm(kind), taken(case)) < 1e-5
-    assert len(units()) == 9
-
-
-@pytest.mark.parametrize("zero", [None, 1, 2, pytest.param(0, marks=pytest.mark.exhaustive)])
-def test_two_ranks_agree_with_one(pair: Ranks, zero: int | None) -> None:
-    for kind, split in (("gpt2", (2, 2)), ("llama_lora", (1, 3)), ("gpt2", (4, 0))):
-        case = Case(kind, zero, splits=(split,), tokens=(10_000, 16), norm=_norm(kind), micro=True)
-        first, second = pair.run(taken, case)
-        assert _error(kind, _norm(kind), first) < 1e-5
-        assert all(np.array_equal(first[name], second[name]) for name in first)
-
-
-def test_engines_that_cannot_are_refused(pair: Ranks) -> None:
-    said = pair.run(refused, Case("gpt2", 3, micro=True))
-    assert all("use zero 2, or null" in sentence for sentence in said)
-    assert "so leave it out" in refused(Case("gpt2", gradients="opacus", micro=True))

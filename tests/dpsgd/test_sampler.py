@@ -1,21 +1,25 @@
-"""Who takes part in a step: by the unit's own keyed coin, and by nothing else."""
+"""Who takes part in a step: by the unit's own keyed coin, in the steps of its own group, and by nothing else."""
 
 import hashlib
 import math
 import pickle
 import struct
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from scipy import stats
 
 from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.keys import TEST_SECRET, Key
 from rayprivacy.dpsgd.batches import Document
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 
-KEY, RUN = Key.for_tests(), "run"
+KEY, RUN, BANDS, STEPS, RATE = Key.for_tests(), "run", 5, 200, 0.3
+P_THRESHOLD = 1e-4
+GROUPS = pytest.mark.parametrize("groups", [1, BANDS])
 
 
 def _document(*ids: int) -> Document:
@@ -30,9 +34,9 @@ UNITS = [_unit(user, 1 + user % 6) for user in range(300)]
 
 
 def _sampler(
-    units: list[Unit] = UNITS, q: float = 0.3, most: int = 2, key: Key = KEY, run: str = RUN
+    units: list[Unit] = UNITS, q: float = RATE, most: int = 2, key: Key = KEY, run: str = RUN, groups: int = 1
 ) -> PoissonSampler:
-    return PoissonSampler(key, run, q, units, most)
+    return PoissonSampler(key, run, q, units, most, groups=groups)
 
 
 def _read(sampler: PoissonSampler, step: int) -> list[list[tuple[int, int]]]:
@@ -40,10 +44,14 @@ def _read(sampler: PoissonSampler, step: int) -> list[list[tuple[int, int]]]:
     return [[(int(document.ids[1]), int(document.ids[2])) for document in unit] for unit in sampler.sample(step)]
 
 
-def _slow_words(tag: bytes, step: int) -> tuple[int, int]:
+def _taken(sampler: PoissonSampler, step: int) -> list[int]:
+    return [unit[0][0] for unit in _read(sampler, step)]
+
+
+def _slow_words(tag: bytes, *parts: str) -> tuple[int, int]:
     """The coin and the turn of a unit as the module docstring has them, with nothing of the module."""
     state = hashlib.blake2b(key=TEST_SECRET, digest_size=32)
-    for part in ("dpsgd-coins", RUN, str(step)):
+    for part in parts:
         state.update(len(part).to_bytes(8, "big") + part.encode())
     coin, turn = struct.unpack(">QQ", Cipher(algorithms.AES(state.digest()), modes.ECB()).encryptor().update(tag))
     return coin, turn
@@ -54,7 +62,7 @@ def test_the_sample_is_that_of_a_slow_implementation(q: float) -> None:
     for step in range(20):
         wanted = []
         for user, unit in enumerate(UNITS):
-            coin, turn = _slow_words(unit.tag, step)
+            coin, turn = _slow_words(unit.tag, "dpsgd-coins", RUN, str(step))
             if coin < math.floor(Fraction(q) * 2**64):
                 n = len(unit.documents)
                 wanted.append([(user, (turn + at) % n) for at in range(min(n, 2))])
@@ -67,42 +75,36 @@ def test_the_coins_stay_what_they_were_in_earlier_versions() -> None:
 
 
 def test_a_coin_is_below_the_threshold_and_not_on_it() -> None:
-    # A coin that a float represents exactly: its last 11 bits are 0.
-    unit, coin = next(
-        (unit, coin)
-        for unit, coin in ((unit, _slow_words(unit.tag, 0)[0]) for unit in map(_unit, range(100_000)))
-        if coin % 2**11 == 0
-    )
+    words = ((unit, _slow_words(unit.tag, "dpsgd-coins", RUN, "0")[0]) for unit in map(_unit, range(100_000)))
+    unit, coin = next(each for each in words if each[1] % 2**11 == 0)  # a coin that a float represents exactly
     assert _sampler([unit], q=coin / 2**64).sample(0) == []
     assert len(_sampler([unit], q=math.nextafter(coin / 2**64, 1)).sample(0)) == 1
 
 
-def test_an_inserted_unit_moves_nobody_else() -> None:
-    whole = _sampler()
+@GROUPS
+def test_an_inserted_unit_moves_nobody_else(groups: int) -> None:
+    whole = _sampler(groups=groups)
     for left_out in (0, 17, 299):
-        fewer = _sampler(UNITS[:left_out] + UNITS[left_out + 1 :])
+        fewer = _sampler(UNITS[:left_out] + UNITS[left_out + 1 :], groups=groups)
         for step in range(30):
-            with_it = [taken for taken in _read(whole, step) if taken[0][0] != left_out]
-            assert _read(fewer, step) == with_it
+            assert _read(fewer, step) == [taken for taken in _read(whole, step) if taken[0][0] != left_out]
 
 
-def test_neither_the_order_of_units_nor_the_worker_that_holds_them_matters() -> None:
-    whole, turned = _sampler(), _sampler(UNITS[::-1])
-    ranks = [_sampler(UNITS[rank::3]) for rank in range(3)]
+@GROUPS
+def test_neither_the_order_of_units_nor_the_worker_that_holds_them_matters(groups: int) -> None:
+    whole, turned = _sampler(groups=groups), _sampler(UNITS[::-1], groups=groups)
+    ranks = [_sampler(UNITS[rank::3], groups=groups) for rank in range(3)]
     for step in range(30):
         assert _read(turned, step) == _read(whole, step)[::-1]
         assert sorted(taken for rank in ranks for taken in _read(rank, step)) == _read(whole, step)
 
 
 def test_a_step_is_replayed_and_other_steps_runs_and_keys_differ() -> None:
-    first = _read(_sampler(), 5)
-    sampler = _sampler()
-    for step in (0, 7, 5):  # what was asked before leaves no trace
-        again = _read(sampler, step)
-    assert again == first
+    first, sampler = _read(_sampler(), 5), _sampler()
+    again = [_read(sampler, step) for step in (0, 7, 5)]  # what was asked before leaves no trace
+    assert again[-1] == first
     others = [_read(_sampler(), 6), _read(_sampler(run="run2"), 5), _read(_sampler(key=Key(bytes(32))), 5)]
-    assert all(other != first for other in others)
-    assert len({str(other) for other in others}) == 3
+    assert len({str(each) for each in (first, *others)}) == 4
 
 
 def test_everybody_takes_part_at_q_1_and_nobody_at_a_tiny_q() -> None:
@@ -111,12 +113,12 @@ def test_everybody_takes_part_at_q_1_and_nobody_at_a_tiny_q() -> None:
         assert _sampler(q=5e-324).sample(step) == []
         assert _sampler(q=1e-15).sample(step) == []
     assert _sampler([]).sample(0) == []
+    assert _sampler([], groups=BANDS).sample(3) == []
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 100])
 def test_a_unit_brings_its_documents_in_turn_and_no_more_than_allowed(most: int) -> None:
-    sampler = _sampler(q=1.0, most=most)
-    seen = set()
+    sampler, seen = _sampler(q=1.0, most=most), set()
     for step in range(60):
         for user, taken in enumerate(_read(sampler, step)):
             n = len(UNITS[user].documents)
@@ -126,28 +128,70 @@ def test_a_unit_brings_its_documents_in_turn_and_no_more_than_allowed(most: int)
     assert seen == {(user, turn) for user in range(12) for turn in range(1 + user % 6)}
 
 
-@pytest.mark.parametrize("q", [0.0, -0.1, 1.0000001, 2.0, math.nan, math.inf, -math.inf])
-def test_a_rate_that_is_no_probability_is_refused(q: float) -> None:
-    with pytest.raises(ConfigError, match=r"training\.sampling_rate is"):
-        _sampler(q=q)
+@pytest.fixture(scope="module")
+def table() -> np.ndarray:
+    """Who took part when, in groups: bool [steps, users]."""
+    sampler, table = _sampler(groups=BANDS), np.zeros((STEPS, len(UNITS)), dtype=bool)
+    for step in range(STEPS):
+        table[step, _taken(sampler, step)] = True
+    return table
 
 
-def test_impossible_units_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"training\.max_records is 0"):
-        _sampler(most=0)
-    with pytest.raises(ConfigError, match="15 bytes"):
-        Unit(bytes(15), (_document(1, 1),))
-    with pytest.raises(ConfigError, match="0 documents"):
-        Unit(bytes(16), ())
-    with pytest.raises(ReleaseError, match="same tag"):
-        _sampler([*UNITS, Unit(UNITS[3].tag, (_document(1, 1),))])
+def test_steps_are_open_to_the_group_of_a_slow_implementation(table: np.ndarray) -> None:
+    for user, unit in enumerate(UNITS):
+        group = _slow_words(unit.tag, "dpsgd-groups", RUN)[0] % BANDS
+        assert set(np.flatnonzero(table[:, user]) % BANDS) == {group}
+
+
+def test_no_unit_takes_part_twice_within_the_bands(table: np.ndarray) -> None:
+    gaps = [np.diff(np.flatnonzero(own)) for own in table.T]
+    assert min(gap.min() for gap in gaps if len(gap)) == BANDS
+    assert all((gap % BANDS == 0).all() for gap in gaps)
+
+
+def test_groups_are_balanced_and_in_its_own_steps_a_unit_takes_part_with_the_given_rate(table: np.ndarray) -> None:
+    sizes = [len(_taken(_sampler(q=1.0, groups=BANDS), group)) for group in range(BANDS)]
+    assert sum(sizes) == len(UNITS)
+    assert stats.chisquare(sizes).pvalue > P_THRESHOLD
+    own = STEPS // BANDS
+    for wrong, fits in ((1.0, True), (0.7, False), (1.3, False)):
+        test = stats.binomtest(int(table.sum()), own * len(UNITS), wrong * RATE)
+        assert bool(test.pvalue > P_THRESHOLD) is fits
+    spread = ((table.sum(0) - own * RATE) ** 2).sum() / (own * RATE * (1 - RATE))  # independent: binomial over users
+    assert 2 * min(stats.chi2.cdf(spread, len(UNITS)), stats.chi2.sf(spread, len(UNITS))) > P_THRESHOLD
+
+
+def test_groups_differ_between_runs_and_coins_are_those_of_one_group() -> None:
+    opened = _sampler(q=1.0, groups=BANDS)
+    assert _taken(opened, 0) != _taken(_sampler(q=1.0, run="run 2", groups=BANDS), 0)
+    for step in range(20):
+        assert set(_taken(_sampler(groups=BANDS), step)) == set(_taken(_sampler(), step)) & set(_taken(opened, step))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        *(({"q": q}, r"training\.sampling_rate is") for q in (0.0, -0.1, 1.0000001, math.nan, math.inf, -math.inf)),
+        *(({"groups": groups}, r"training\.bands is") for groups in (0, -1)),
+        ({"most": 0}, r"training\.max_records is 0"),
+        ({"units": [*UNITS, Unit(UNITS[3].tag, (_document(1, 1),))]}, "same tag"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises((ConfigError, ReleaseError), match=said):
+        _sampler(**given)
+
+
+@pytest.mark.parametrize(("tag", "documents", "said"), [(15, 1, "15 bytes"), (16, 0, "0 documents")])
+def test_impossible_units_are_refused(tag: int, documents: int, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Unit(bytes(tag), (_document(1, 1),) * documents)
 
 
 def test_tags_separate_their_parts_and_keys() -> None:
     tags = [unit_tag(KEY, "ab", "c"), unit_tag(KEY, "a", "bc"), unit_tag(KEY, "abc"), unit_tag(Key(bytes(32)), "abc")]
     assert len(set(tags)) == 4
     assert {len(tag) for tag in tags} == {16}
-    assert unit_tag(KEY, "ab", "c") == tags[0]
 
 
 def test_nothing_private_is_printed_and_the_sampler_stays_in_its_process() -> None:

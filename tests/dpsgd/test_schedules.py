@@ -7,29 +7,19 @@ from rayprivacy.methods.domain_private.schedules import chances, draw, expected_
 
 
 @pytest.mark.parametrize(
-    ("name", "steps", "noisy"),
-    [
-        ("step", 200, 100),
-        ("step", 400, 200),
-        ("linear", 200, 99.5),
-        ("linear", 400, 199.5),
-        ("expconvex", 200, 198.4),
-        ("expconvex", 400, 398.4),
-        ("expconcave", 200, 12.8),
-        ("expconcave", 400, 26.2),
-        ("none", 200, 200),
-    ],
+    ("name", "of_200", "of_400"),
+    [("step", 100, 200), ("linear", 99.5, 199.5), ("expconvex", 198.4, 398.4), ("expconcave", 12.8, 26.2)],
 )
-def test_expected_noisy_steps_are_those_of_the_specification(name, steps, noisy):
-    assert expected_noisy(name, steps) == pytest.approx(noisy, abs=0.05)
-    assert all(0 <= chance <= 1 for chance in chances(name, steps))
+def test_expected_noisy_steps_are_those_of_the_specification(name: str, of_200: float, of_400: float) -> None:
+    for steps, noisy in ((200, of_200), (400, of_400)):
+        assert expected_noisy(name, steps) == pytest.approx(noisy, abs=0.05)
+        assert all(0 <= chance <= 1 for chance in chances(name, steps))
+    assert expected_noisy("none", 200) == 200
 
 
 def test_the_schedule_of_two_stages_has_no_chance_in_it():
     for steps in (4, 7):
-        assert {draw("step", steps, seed) for seed in range(5)} == {
-            tuple(2 * t < steps for t in range(steps)),
-        }
+        assert {draw("step", steps, seed) for seed in range(5)} == {tuple(2 * t < steps for t in range(steps))}
 
 
 def test_coins_are_equal_on_every_call_and_differ_between_seeds():
@@ -38,10 +28,8 @@ def test_coins_are_equal_on_every_call_and_differ_between_seeds():
     assert len(set(draws)) == 20
     assert all(5 <= 200 - sum(each) <= 25 for each in draws)
     # A changed stream of coins would be another release of every recipe.
-    assert [t for t, redacted in enumerate(draws[0]) if not redacted] == NOISY_OF_SEED_0
-
-
-NOISY_OF_SEED_0 = [179, 189, 191, 194, 195, 196, 197, 198, 199]
+    noisy = [t for t, redacted in enumerate(draws[0]) if not redacted]
+    assert noisy == [179, 189, 191, 194, 195, 196, 197, 198, 199]
 
 
 def test_coins_have_the_chances_that_are_declared():

@@ -1,8 +1,8 @@
 """A tagger on the real path, from rows to clipped sums: who depends on whom, and how far one user moves a sum."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from contributions import Seen, of_batches
+from engine_cases import Seen, of_batches, some
 from small_tagger import INTENTS, SLOTS, WORDS, labelled, save_tiny_gpt2
 from torch import Tensor
 from transformers import AutoModelForTokenClassification, T5Config
@@ -58,9 +58,8 @@ KINDS = {
     "bilstm-crf": Kind("bilstm", crf=True, taught=2, learnt=30),
 }
 ALWAYS = ("bert", "bert-crf-bfloat16", "llama-lora-crf-bfloat16", "bilstm-crf")
-MARKED = {name: pytest.param(name, marks=() if name in ALWAYS else pytest.mark.exhaustive) for name in KINDS}
-EACH = pytest.mark.parametrize("kind", list(MARKED.values()))
-EACH_WITH_RULES = pytest.mark.parametrize("kind", [MARKED[name] for name in KINDS if name != "bilstm-crf"])
+EACH = pytest.mark.parametrize("kind", some(KINDS, *ALWAYS))
+EACH_WITH_RULES = pytest.mark.parametrize("kind", some([name for name in KINDS if name != "bilstm-crf"], *ALWAYS))
 
 
 @dataclass
@@ -69,50 +68,59 @@ class Tagger:
 
     kind: Kind
     base: Backbone
-    losses: Callable[..., Tensor] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.losses = partial(own_losses, loss=LOSS, low_precision=self.kind.dtype == "bfloat16")
+    @property
+    def losses(self) -> Callable[..., Tensor]:
+        return partial(own_losses, loss=LOSS, low_precision=self.kind.dtype == "bfloat16")
 
     def model(self) -> Any:
         return trainable(self.base, self.kind.adapter)
 
 
+Taggers = Callable[[str], Tagger]
+
+
+def _loaded(base: Path | str, **given: Any) -> Backbone:
+    usual = {"dtype": "float32", "intents": INTENTS, "slots": SLOTS}
+    return load_backbone(TaggerConfig(base=str(base), **usual | given))
+
+
 @pytest.fixture(scope="module")
-def folders(
-    tiny_bert: Path, tiny_base: Path, tmp_path_factory: pytest.TempPathFactory, one_thread: None
-) -> dict[str, Path | str]:
+def folders(tiny_bert: Path, tiny_base: Path, tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Any:
     """The bases."""
     gpt2 = save_tiny_gpt2(tmp_path_factory.mktemp("tiny_gpt2"), tiny_base)
     return {"bert": tiny_bert, "llama": tiny_base, "gpt2": gpt2, "bilstm": "bilstm"}
 
 
 @pytest.fixture(scope="module")
-def taggers(folders: dict[str, Path | str]) -> dict[str, Tagger]:
-    """All kinds."""
-    return {
-        name: Tagger(
-            kind,
-            load_backbone(
-                TaggerConfig(base=str(folders[kind.base]), dtype=kind.dtype, crf=kind.crf, intents=INTENTS, slots=SLOTS)
-            ),
-        )
-        for name, kind in KINDS.items()
-    }
+def taggers(folders: dict[str, Path | str]) -> Taggers:
+    """Those of KINDS, by name."""
+
+    @cache
+    def loaded(name: str) -> Tagger:
+        kind = KINDS[name]
+        return Tagger(kind, _loaded(folders[kind.base], dtype=kind.dtype, crf=kind.crf))
+
+    return loaded
 
 
 @pytest.fixture(scope="module")
-def bert(taggers: dict[str, Tagger]) -> Backbone:
+def bert(taggers: Taggers) -> Backbone:
     """The first."""
-    return taggers["bert"].base
+    return taggers("bert").base
 
 
-def _rows(*texts: str) -> list[dict[str, Any]]:
-    return [{"text": text, **dict(zip(("intent", "slots"), labelled(text), strict=True))} for text in texts]
+def _read(base: Backbone, rows: list[dict[str, Any]], most: int = MOST) -> Unit:
+    return TaggedRows(TAGS, ("intent", "slots"), most)(rows, base, 0)
 
 
 def _documents(base: Backbone, *texts: str, most: int = MOST) -> Unit:
-    return TaggedRows(TAGS, ("intent", "slots"), most)(_rows(*texts), base, 0)
+    labels = (dict(zip(("intent", "slots"), labelled(text), strict=True)) for text in texts)
+    return _read(base, [{"text": text, **own} for text, own in zip(texts, labels, strict=True)], most)
+
+
+def _unpacked(base: Backbone, document: Document) -> Unpacked:
+    return Unpacked.of(packed([[document]], TOKENS, base.end)[0], LOSS.labels)
 
 
 def _units(base: Backbone) -> list[Unit]:
@@ -123,9 +131,8 @@ def _units(base: Backbone) -> list[Unit]:
     def text() -> str:
         return " ".join(words[at] for at in dice.integers(len(words), size=dice.integers(1, 16)))
 
-    return [_documents(base, *(text() for _ in range(1 + at % 3))) for at in range(9)] + [
-        _documents(base, "you like soup") for _ in range(3)
-    ]
+    same = [_documents(base, "you like soup")] * 3
+    return [_documents(base, *(text() for _ in range(1 + at % 3))) for at in range(9)] + same
 
 
 def _fit(model: Any, losses: Any, documents: Unit, base: Backbone, steps: int) -> None:
@@ -144,10 +151,8 @@ def _seen(tagger: Tagger, units: list[Unit]) -> Seen:
 
 
 @EACH_WITH_RULES
-def test_one_more_user_changes_no_bit_of_the_others_and_moves_the_sum_by_c(
-    taggers: dict[str, Tagger], kind: str
-) -> None:
-    tagger = taggers[kind]
+def test_one_more_user_changes_no_bit_of_the_others_and_moves_the_sum_by_c(taggers: Taggers, kind: str) -> None:
+    tagger = taggers(kind)
     *company, newcomer = _units(tagger.base)
     before, alone = _seen(tagger, company), _seen(tagger, [newcomer])
     assert before.each.total() == len(company)
@@ -159,14 +164,12 @@ def test_one_more_user_changes_no_bit_of_the_others_and_moves_the_sum_by_c(
 
 
 @EACH
-def test_one_more_user_moves_a_micro_batch_by_almost_2c_and_never_more(taggers: dict[str, Tagger], kind: str) -> None:
+def test_one_more_user_moves_a_micro_batch_by_almost_2c_and_never_more(taggers: Taggers, kind: str) -> None:
     """The model knows what one user says, and another one says the opposite of the same words: the mean turns round."""
-    tagger, norm = taggers[kind], 1e-3
+    tagger, norm = taggers(kind), 1e-3
     base, model = tagger.base, tagger.model()
     one = _documents(base, "soup soup")
-    other = TaggedRows(TAGS, ("intent", "slots"), MOST)(
-        [{"text": "soup soup", "intent": "go", "slots": "O O"}], base, 0
-    )
+    other = _read(base, [{"text": "soup soup", "intent": "go", "slots": "O O"}])
     _fit(model, tagger.losses, one, base, tagger.kind.taught)
     clipped = MicroBatchGradients(model, Clipping(norm))
 
@@ -182,10 +185,8 @@ def test_one_more_user_moves_a_micro_batch_by_almost_2c_and_never_more(taggers: 
 
 
 @EACH_WITH_RULES
-def test_the_check_before_the_first_step_takes_a_tagger_and_refuses_one_that_mixes(
-    taggers: dict[str, Tagger], kind: str
-) -> None:
-    tagger = taggers[kind]
+def test_the_check_before_the_first_step_takes_a_tagger_and_refuses_one_that_mixes(taggers: Taggers, kind: str) -> None:
+    tagger = taggers(kind)
     model, clipping = tagger.model(), Clipping(NORM, low_precision=tagger.kind.dtype == "bfloat16")
     check_independence(model, tagger.losses, 14, TOKENS, clipping=clipping)
 
@@ -197,40 +198,26 @@ def test_the_check_before_the_first_step_takes_a_tagger_and_refuses_one_that_mix
         check_independence(model, partial(tagger.losses, loss=mixing), 14, TOKENS)
 
 
-def test_the_loss_is_that_of_two_heads_computed_by_hand(bert: Backbone) -> None:
-    model = trainable(bert, FULL)
-    text = "you like soup home"
-    (document,) = _documents(bert, text)
-    found = own_losses(model, packed([[document]], TOKENS, bert.end)[0], LOSS)
-    given = bert.tokenizer(text.split(), is_split_into_words=True, return_tensors="pt")
-    logits = model(**given).logits[0]
-    firsts = [given.word_ids().index(word) for word in range(4)]
-    intents, labels = LOSS.intents, TAGS.words("O O B-food B-place", 4)
-    intent = F.cross_entropy(logits[:, :intents].mean(0), torch.tensor(TAGS.intent("eat")))
-    words = F.cross_entropy(logits[firsts, intents:], torch.tensor(labels) - intents)
-    torch.testing.assert_close(found, (intent + words)[None], rtol=1e-5, atol=1e-6)
+def test_a_bert_reads_a_word_at_its_first_token(bert: Backbone) -> None:
+    read = _unpacked(bert, *_documents(bert, "zebras like soup"))
+    given = bert.tokenizer(["zebras", "like", "soup"], is_split_into_words=True)
+    assert read.tokens[0, read.real[0]].tolist() == given["input_ids"]
+    assert torch.nonzero(read.codes[0]).flatten().tolist() == [0, *(given.word_ids().index(word) for word in range(3))]
 
 
 @pytest.mark.parametrize("kind", ["llama-lora", "gpt2-crf"])
-def test_a_causal_model_reads_a_word_at_its_last_token_and_sees_nothing_behind(
-    taggers: dict[str, Tagger], kind: str
-) -> None:
-    tagger = taggers[kind]
-    base, model = tagger.base, tagger.model()
-    tokenizer = base.tokenizer
-    tokens = [
-        tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("zebras", "zebras like", "zebras like soup")
-    ]
+def test_a_causal_model_reads_a_word_at_its_last_token_and_sees_nothing_behind(taggers: Taggers, kind: str) -> None:
+    tagger = taggers(kind)
+    base, model, beginnings = tagger.base, tagger.model(), ("zebras", "zebras like", "zebras like soup")
+    tokens = [base.tokenizer(text, add_special_tokens=False)["input_ids"] for text in beginnings]
     assert tokens[2][: len(tokens[1])] == tokens[1], "as it is written, with a blank in front of a word"
     assert len(tokens[0]) > 1
     rows = [{"text": "zebras  like soup", "intent": "eat", "slots": "B-place O B-food"}]
-    (document,) = TaggedRows(TAGS, ("intent", "slots"), 14)(rows, base, 0)
-    batch = packed([[document]], TOKENS, base.end)[0]
+    batch = packed([_read(base, rows)], TOKENS, base.end)[0]
     read = Unpacked.of(batch, LOSS.labels)
     assert read.tokens[0, read.real[0]].tolist() == [base.start, *tokens[2], base.end]
     assert torch.nonzero(read.codes[0]).flatten().tolist() == [0, *map(len, tokens)]
-    (cut,) = TaggedRows(TAGS, ("intent", "slots"), len(tokens[0]) - 1)(rows, base, 0)
-    codes = Unpacked.of(packed([[cut]], TOKENS, base.end)[0], LOSS.labels).codes[0]
+    codes = _unpacked(base, *_read(base, rows, len(tokens[0]) - 1)).codes[0]
     assert torch.nonzero(codes).flatten().tolist() == [0, len(tokens[0]) - 1], "the last that is left of the word"
     changed = Batch(batch.ids.clone(), batch.weights, 1)
     changed.ids[0, len(tokens[1]) + 1 :] += 7 * (LOSS.labels + 1)
@@ -252,18 +239,11 @@ def test_a_word_of_which_the_tokenizer_makes_nothing_moves_no_label(bert: Backbo
 
 
 @EACH
-def test_every_word_of_any_text_has_one_label(taggers: dict[str, Tagger], kind: str) -> None:
-    tagger = taggers[kind]
+def test_every_word_of_any_text_has_one_label(taggers: Taggers, kind: str) -> None:
+    tagger = taggers(kind)
     plain = merged(tagger.model(), tagger.base)
-    texts = [
-        "",
-        " ",
-        "\u200d",
-        "soup \u200d home",
-        "a\u200db \u00ad soup",
-        "zebras \ufffd\U0001f600 soup",
-        "soup home " * 30,
-    ]
+    texts = ["", " ", "\u200d", "soup \u200d home", "a\u200db \u00ad soup", "zebras \ufffd\U0001f600 soup"]
+    texts.append("soup home " * 30)
     rows = [{"text": text, "intent": None, "slots": None} for text in texts]
     for most in (1, 5, 40):
         reading = TaggedRows(TAGS, ("intent", "slots"), most)
@@ -272,33 +252,23 @@ def test_every_word_of_any_text_has_one_label(taggers: dict[str, Tagger], kind: 
 
 
 def test_padding_and_cut_text_and_odd_rows_are_read_silently(bert: Backbone) -> None:
-    base = bert
     rows = [
         {"text": "soup " * 40, "intent": "eat", "slots": "B-food " * 40},
         {"text": "soup home", "intent": None, "slots": None},
         {"text": "soup home", "intent": "unheard", "slots": "B-unheard B-place B-food I-food"},
         {"text": " ", "intent": "go", "slots": ""},
     ]
-    documents = TaggedRows(TAGS, ("intent", "slots"), 6)(rows, base, 0)
+    documents = _read(bert, rows, 6)
     assert [len(each.ids) for each in documents[::3]] == [8, 2], "start, at most six tokens, end"
-    width = max(len(each.ids) for each in documents)
-    ids = np.stack([np.pad(each.ids, (0, width - len(each.ids)), constant_values=base.end) for each in documents])
-    weights = np.stack([np.arange(width) < len(each.ids) for each in documents]).astype(np.float32)
-    read = Unpacked.of(Batch(torch.from_numpy(ids).long(), torch.from_numpy(weights), 1), LOSS.labels)
-    assert read.tokens[0, 0] == base.start
-    names = [[TAGS.names[code - 1] for code in row[row > 0]] for row in read.codes]
-    assert names[1:] == [
-        ["intent:other", "O", "O"],
-        ["intent:other", "O", "B-place"],
-        ["intent:go"],
-    ]
+    assert _unpacked(bert, documents[0]).tokens[0, 0] == bert.start
+    codes = [_unpacked(bert, each).codes[0] for each in documents[1:]]
+    names = [[TAGS.names[code - 1] for code in row[row > 0]] for row in codes]
+    assert names == [["intent:other", "O", "O"], ["intent:other", "O", "B-place"], ["intent:go"]]
 
 
 @EACH
-def test_it_learns_what_it_is_shown_and_is_loaded_as_it_was_saved(
-    taggers: dict[str, Tagger], kind: str, tmp_path: Path
-) -> None:
-    tagger = taggers[kind]
+def test_it_learns_what_it_is_shown_and_is_loaded_as_it_was_saved(taggers: Taggers, kind: str, tmp_path: Path) -> None:
+    tagger = taggers(kind)
     base, model = tagger.base, tagger.model()
     texts = ["you like soup", "we go home", "the cat sat on my mat", "bread and soup"]
     documents = _documents(base, *texts, most=60)  # an LSTM reads letters too
@@ -321,31 +291,9 @@ def test_it_learns_what_it_is_shown_and_is_loaded_as_it_was_saved(
     assert weights.keys() - theirs.keys() == ({"crf.transitions.weight"} if tagger.kind.crf else set())
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"layers": 3}, r"model.layers is 3 and the base has 2: give at most 2"),
-        ({"base": "no/such/folder/anywhere"}, r"model.base is 'no/such/folder/anywhere': it could not be loaded"),
-        ({"base": T5Config()}, "a 't5': a tagger takes a BERT, a Llama or a GPT-2, so name one"),
-    ],
-)
-def test_a_base_that_cannot_be_used_is_refused(
-    tiny_bert: Path, tmp_path: Path, given: dict[str, Any], said: str
-) -> None:
-    if "base" in given and not isinstance(given["base"], str):
-        given["base"].save_pretrained(tmp_path)
-        given = {"base": str(tmp_path)}
-    with pytest.raises(ConfigError, match=said):
-        load_backbone(TaggerConfig.parse({"base": str(tiny_bert), "dtype": "float32", **given}))
-
-
 @pytest.mark.parametrize(("trained", "frozen"), [("all", ()), ("layers", ("bert.embeddings",)), ("heads", ("bert",))])
-def test_only_what_is_asked_for_is_trained_and_it_is_clipped_to_c(
-    tiny_bert: Path, trained: Any, frozen: tuple[str, ...]
-) -> None:
-    base = load_backbone(
-        TaggerConfig(base=str(tiny_bert), dtype="float32", trained=trained, intents=INTENTS, slots=SLOTS)
-    )
+def test_only_what_is_asked_for_is_trained_and_clipped_to_c(tiny_bert: Path, trained: Any, frozen: Any) -> None:
+    base = _loaded(tiny_bert, trained=trained)
     model = trainable(base, AdapterConfig(kind="full"))
     for name, parameter in model.named_parameters():
         assert parameter.requires_grad is not name.startswith(frozen or "nothing"), name
@@ -356,8 +304,8 @@ def test_only_what_is_asked_for_is_trained_and_it_is_clipped_to_c(
 @pytest.mark.parametrize("kind", ["bert-crf-bfloat16", "llama-lora-crf-bfloat16", "gpt2-crf"])
 def test_heads_and_crf_are_trained_beside_lora_and_in_float32(folders: dict[str, Path | str], kind: str) -> None:
     kept = KINDS[kind]
-    shape = {"crf": kept.crf, "intents": INTENTS, "slots": SLOTS, "dtype": kept.dtype}
-    base = load_backbone(TaggerConfig(base=str(folders[kept.base]), trained="heads", **shape))
+    load = partial(_loaded, folders[kept.base], crf=kept.crf, dtype=kept.dtype)
+    base = load(trained="heads")
     heads = {name for name, each in trainable(base, FULL).named_parameters() if each.requires_grad}
     head = "score" if kept.base == "llama" else "classifier"
     assert heads == {f"{head}.weight", f"{head}.bias", "crf.transitions.weight"}
@@ -366,46 +314,48 @@ def test_heads_and_crf_are_trained_beside_lora_and_in_float32(folders: dict[str,
     assert {name.removeprefix("base_model.model.") for name in trained if "lora_" not in name} == heads
     assert any("lora_" in name for name in trained)
     assert {each.dtype for each in trained.values()} == {torch.float32}
-    layers = load_backbone(TaggerConfig(base=str(folders[kept.base]), trained="layers", **shape))
+    layers = load(trained="layers")
     frozen = {name for name, each in trainable(layers, FULL).named_parameters() if not each.requires_grad}
-    embeddings = {
-        "bert": "bert.embeddings.",
-        "llama": "model.embed_tokens.",
-        "gpt2": ("transformer.wte.", "transformer.wpe."),
-    }
-    assert frozen == {name for name in layers.model.state_dict() if name.startswith(embeddings[kept.base])}
+    embeddings = ("bert.embeddings.", "model.embed_tokens.", "transformer.wte.", "transformer.wpe.")
+    assert frozen == {name for name in layers.model.state_dict() if name.startswith(embeddings)}
 
 
 def test_a_batch_without_padding_has_a_mask_like_any_other(bert: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the kernel of a user's attention would depend on whether all others in the batch fill their rows."""
-    base, real, seen = bert, F.scaled_dot_product_attention, []
+    real, seen = F.scaled_dot_product_attention, []
 
     def watched(*args: Any, attn_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
         seen.append(None if attn_mask is None else attn_mask.shape)
         return real(*args, attn_mask=attn_mask, **kwargs)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
-    filled, short = _documents(base, "soup " * 20, most=6), _documents(base, "soup")
+    filled, short = _documents(bert, "soup " * 20, most=6), _documents(bert, "soup")
     for units in ([filled] * 4, [filled, short, short, filled]):
-        for batch in packed(units, TOKENS, base.end):
-            LOSS(base.model, batch)
+        for batch in packed(units, TOKENS, bert.end):
+            LOSS(bert.model, batch)
     assert len(seen) == 4, "two layers, twice"
     assert len(set(seen)) == 1
     assert None not in seen
 
 
-def test_texts_longer_than_the_positions_are_refused(bert: Backbone) -> None:
-    model = bert.model
-    check_length(model, 62)
-    with pytest.raises(ConfigError, match=r"training.max_tokens is 63 and model.base takes 62: give at most 62"):
-        check_length(model, 63)
-
-
-def test_a_saved_tagger_that_says_something_else_is_no_base(taggers: dict[str, Tagger], tmp_path: Path) -> None:
-    for kind, said in (("bert", "it could not be loaded"), ("bilstm-crf", "a bi-LSTM with other intents or slots")):
-        base = taggers[kind].base
+def test_a_base_that_cannot_be_used_is_refused(taggers: Taggers, tiny_bert: Path, tmp_path: Path) -> None:
+    T5Config().save_pretrained(tmp_path / "t5")
+    others = {"intents": ("other_things",), "slots": ()}
+    for kind in ("bert", "bilstm-crf"):
+        base = taggers(kind).base
         save_model(base.model, base.tokenizer, tmp_path / kind, "release", "It was trained.")
+    for base, given, said in (
+        (tiny_bert, {"layers": 3}, r"model.layers is 3 and the base has 2: give at most 2"),
+        ("no/such/folder", {}, r"model.base is 'no/such/folder': it could not be loaded"),
+        (tmp_path / "t5", {}, "a 't5': a tagger takes a BERT, a Llama or a GPT-2, so name one"),
+        (tmp_path / "bert", others, "it could not be loaded"),  # a saved tagger that says something else
+        (tmp_path / "bilstm-crf", others, "a bi-LSTM with other intents or slots"),
+    ):
         with pytest.raises(ConfigError, match=said):
-            load_backbone(TaggerConfig(base=str(tmp_path / kind), intents=("other_things",), dtype="float32"))
+            _loaded(base, **given)
     with pytest.raises(ConfigError, match="holds no tagger that can be read"):
         saved_tagger(tmp_path)
+    bert = taggers("bert").base
+    check_length(bert.model, 62)
+    with pytest.raises(ConfigError, match=r"training.max_tokens is 63 and model.base takes 62: give at most 62"):
+        check_length(bert.model, 63)

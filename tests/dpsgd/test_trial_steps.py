@@ -6,10 +6,10 @@ either refused while the engine is made, or takes a step with units in it, and t
 bound at most.
 """
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import pytest
 import torch
 import transformers
 from changing_noise import changing
+from engine_cases import EXHAUSTIVE, some
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
@@ -42,49 +43,36 @@ ANY = "bookkeeping"  # clips units, as Opacus does
 
 @dataclass(frozen=True)
 class Way:
-    """One cell of the grid.
+    """One cell of the grid."""
 
-    Attributes:
-        clipping: `bookkeeping`, `opacus` or `microbatches`.
-        adapter: `lora` or `full`.
-        checkpointing: activations are computed twice.
-        half: bfloat16.
-    """
-
-    clipping: str
-    adapter: Any = "lora"
-    checkpointing: bool = False
-    half: bool = False
+    clipping: str  # `bookkeeping`, `opacus` or `microbatches`
+    adapter: Any = "lora"  # or `full`
+    checkpointing: bool = False  # activations are computed twice
+    half: bool = False  # bfloat16
 
     def __str__(self) -> str:
         kept = "checkpointed" if self.checkpointing else "kept"
         return f"{self.clipping}-{self.adapter}-{kept}-{'bfloat16' if self.half else 'float32'}"
 
-    @property
-    def impossible(self) -> bool:
-        """Opacus sees no layer that is computed again, which the settings say."""
-        return self.clipping == "opacus" and self.checkpointing
 
-
-GRID = [
-    Way(*cell)
-    for cell in itertools.product(
-        ("bookkeeping", "opacus", "microbatches"), ("lora", "full"), (False, True), (False, True)
-    )
-]
-POSSIBLE = [way for way in GRID if not way.impossible]
+# All but one: Opacus sees no layer that is computed again, which the settings say.
+CELLS = product(("bookkeeping", "opacus", "microbatches"), ("lora", "full"), (False, True), (False, True))
+GRID = [Way(*cell) for cell in CELLS if cell[0::2] != ("opacus", True)]
 FEW = [
     Way("bookkeeping"),
-    Way("opacus", "full"),
     Way("microbatches", half=True),
+    Way("opacus", "full"),
     Way("bookkeeping", "full", True, True),
 ]
 
 
-def _grid(few: list[Way] = FEW) -> Any:
-    """All cells; those outside of `few` in the exhaustive run alone."""
-    cells = [pytest.param(way, marks=[] if way in few else pytest.mark.exhaustive, id=str(way)) for way in POSSIBLE]
-    return pytest.mark.parametrize("way", cells)
+def _grid(losses: dict[str, Loss], everything: int = 1) -> Any:
+    """All losses in all ways; by day all of them in the first of FEW, and every third in each of the rest."""
+    cells = []
+    for (at, (name, loss)), way in product(enumerate(losses.items()), GRID):
+        now = way in FEW and (FEW.index(way) < everything or (at + FEW.index(way)) % 3 == 0)
+        cells.append(pytest.param(loss, way, id=f"{name}-{way}", marks=[] if now else EXHAUSTIVE))
+    return pytest.mark.parametrize(("loss", "way"), cells)
 
 
 def _model(way: Way, base: Any = None) -> Any:
@@ -135,7 +123,7 @@ def _sum(engine: Any, batches: list[Any]) -> torch.Tensor:
     return torch.cat([sums[parameter].double().flatten() for parameter in engine._gradients.parameters])
 
 
-@_grid()
+@pytest.mark.parametrize("way", some(GRID, *FEW))
 def test_what_is_accepted_takes_a_step_and_one_unit_moves_it_by_its_bound(way: Way) -> None:
     said: list[str] = []
     engine, units = _engine(way, report=said.append), _units()
@@ -148,31 +136,24 @@ def test_what_is_accepted_takes_a_step_and_one_unit_moves_it_by_its_bound(way: W
         assert 0 < moved <= bound * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("way", [way for way in GRID if way.impossible], ids=str)
-def test_what_can_take_no_step_is_refused_where_it_is_read(way: Way) -> None:
+def test_what_can_take_no_step_is_refused_where_it_is_read() -> None:
     with pytest.raises(ConfigError, match="Opacus sees no layer that is computed again, so leave one of them out"):
         EngineConfig.parse({"gradients": "opacus", "gradient_checkpointing": True})
 
 
-class _KeptByTheLoss:
-    """The loss as a share of the first that was seen."""
+class _Kept:
+    """The loss as a share of a number that it keeps: of the first one that was seen, or of their running mean."""
 
-    first: float | None = None
+    number: float | None = None
 
-    def __call__(self, model: Any, batch: Batch) -> torch.Tensor:
-        own = row_losses(model, batch)
-        self.first = self.first or float(own.detach().sum() / batch.weights.sum())
-        return own / self.first
-
-
-class _RunningMean:
-    mean: float | None = None
+    def __init__(self, old: float) -> None:
+        self.old = old
 
     def __call__(self, model: Any, batch: Batch) -> torch.Tensor:
         own = row_losses(model, batch)
         now = float(own.detach().sum() / batch.weights.sum())
-        self.mean = now if self.mean is None else 0.9 * self.mean + 0.1 * now
-        return own / self.mean
+        self.number = now if self.number is None else self.old * self.number + (1 - self.old) * now
+        return own / self.number
 
 
 def _kept_by_a_function() -> Loss:
@@ -186,106 +167,55 @@ def _kept_by_a_function() -> Loss:
     return loss
 
 
-def _at_random(model: Any, batch: Batch) -> torch.Tensor:
-    return row_losses(model, batch) * torch.rand(len(batch.ids))
+def _mixing(change: Callable[..., torch.Tensor]) -> Loss:
+    """The losses of rows, changed by those of all rows, of all rows with text, or by the batch."""
+
+    def loss(model: Any, batch: Batch) -> torch.Tensor:
+        own = row_losses(model, batch)
+        return change(own, own.detach(), own.detach()[batch.weights.any(1)], batch)
+
+    return loss
 
 
-def _one_mask_for_all(model: Any, batch: Batch) -> torch.Tensor:
-    """The same chance for every row of a batch, so that rows alone differ from batch to batch, not from row to row."""
-    return row_losses(model, batch) * torch.rand(1)
-
-
-KEEPING = {
-    "share_of_the_first": _KeptByTheLoss(),
-    "running_mean": _RunningMean(),
+KEEPING: dict[str, Loss] = {
+    "share_of_the_first": _Kept(old=1.0),
+    "running_mean": _Kept(old=0.9),
     "a_list_of_a_closure": _kept_by_a_function(),
-    "at_random": _at_random,
-    "one_mask_for_all": _one_mask_for_all,
+    "at_random": _mixing(lambda own, *_: own * torch.rand(len(own))),
+    "one_mask_for_all": _mixing(lambda own, *_: own * torch.rand(1)),  # batches alone differ
 }
 
 
-@_grid()
-@pytest.mark.parametrize("loss", KEEPING.values(), ids=KEEPING)
-def test_a_loss_that_keeps_something_or_draws_is_refused(way: Way, loss: Loss) -> None:
+@_grid(KEEPING, everything=2)
+def test_a_loss_that_keeps_something_or_draws_is_refused(loss: Loss, way: Way) -> None:
     with pytest.raises(ConfigError, match=r"depends on (the others in the batch|what was computed before it)"):
         _engine(way, loss)
 
 
-def _of_text(batch: Batch) -> torch.Tensor:
-    return batch.weights.any(1)
+MIXERS: dict[str, Callable[..., torch.Tensor]] = {
+    "_capped": lambda own, seen, real, _: torch.minimum(own, 2 * real.median()),
+    "_below_a_quantile": lambda own, seen, real, _: torch.minimum(own, real.quantile(0.9)),
+    "_without_the_hardest": lambda own, seen, real, _: torch.where(seen < seen.max(), own, 0.0),
+    "_without_the_easiest": lambda own, seen, real, _: torch.where(seen > real.min(), own, 0.0),
+    "_to_a_norm_of_the_batch": lambda own, seen, real, _: own * (6 / seen.norm()).clamp(max=1),
+    # Rows that are further than two deviations above the mean count for a tenth.
+    "_outliers_down": lambda own, seen, real, _: torch.where(
+        seen > real.mean() + 2 * real.std(correction=0), own / 10, own
+    ),
+    # A text that stands in the batch twice counts for half.
+    "_no_repeats": lambda own, seen, real, batch: own / (batch.ids[:, None] == batch.ids[None]).all(2).sum(1),
+    "_temperature": lambda own, seen, real, _: own * seen.softmax(0),
+    # The value of each row is its own; its gradient is scaled by the others.
+    "_gradient_alone": lambda own, seen, real, _: own + (own - seen) * seen.mean(),
+    # The norm of every gradient stays; its sign is the others'.
+    "_sign_of_the_batch": lambda own, seen, real, _: own * torch.where(seen.mean() > seen[0], 1.0, -1.0),
+    # Units of several rows are compared with each other; those of one row are not.
+    "_contrast_of_units": lambda own, seen, real, batch: own if batch.rows_per_unit == 1 else own - own.mean(),
+}
 
 
-def _capped(model: Any, batch: Batch) -> torch.Tensor:
-    own = row_losses(model, batch)
-    return torch.minimum(own, 2 * own.detach()[_of_text(batch)].median())
-
-
-def _below_a_quantile(model: Any, batch: Batch) -> torch.Tensor:
-    own = row_losses(model, batch)
-    return torch.minimum(own, own.detach()[_of_text(batch)].quantile(0.9))
-
-
-def _without_the_hardest(model: Any, batch: Batch) -> torch.Tensor:
-    own = row_losses(model, batch)
-    return torch.where(own.detach() < own.detach().max(), own, 0.0)
-
-
-def _without_the_easiest(model: Any, batch: Batch) -> torch.Tensor:
-    own = row_losses(model, batch)
-    return torch.where(own.detach() > own.detach()[_of_text(batch)].min(), own, 0.0)
-
-
-def _to_a_norm_of_the_batch(model: Any, batch: Batch) -> torch.Tensor:
-    own = row_losses(model, batch)
-    return own * (6 / own.detach().norm()).clamp(max=1)
-
-
-def _outliers_down(model: Any, batch: Batch) -> torch.Tensor:
-    """Rows that are further than two deviations above the mean count for a tenth."""
-    own = row_losses(model, batch)
-    real = own.detach()[_of_text(batch)]
-    high = own.detach() > real.mean() + 2 * real.std(correction=0)
-    return torch.where(high, own / 10, own)
-
-
-def _no_repeats(model: Any, batch: Batch) -> torch.Tensor:
-    """A text that stands in the batch twice counts for half."""
-    same = (batch.ids[:, None] == batch.ids[None]).all(2).sum(1)
-    return row_losses(model, batch) / same
-
-
-def _temperature(model: Any, batch: Batch) -> torch.Tensor:
-    own = row_losses(model, batch)
-    return own * own.detach().softmax(0)
-
-
-def _gradient_alone(model: Any, batch: Batch) -> torch.Tensor:
-    """The value of each row is its own; its gradient is scaled by the others."""
-    own = row_losses(model, batch)
-    return own + (own - own.detach()) * own.detach().mean()
-
-
-def _sign_of_the_batch(model: Any, batch: Batch) -> torch.Tensor:
-    """The norm of every gradient stays; its sign is the others'."""
-    own = row_losses(model, batch)
-    return own * torch.where(own.detach().mean() > own.detach()[0], 1.0, -1.0)
-
-
-def _contrast_of_units(model: Any, batch: Batch) -> torch.Tensor:
-    """Units of several rows are compared with each other; those of one row are not."""
-    own = row_losses(model, batch)
-    return own if batch.rows_per_unit == 1 else own - own.mean()
-
-
-MIXING = (
-    _capped, _below_a_quantile, _without_the_hardest, _without_the_easiest, _to_a_norm_of_the_batch, _outliers_down,
-    _no_repeats, _temperature, _gradient_alone, _sign_of_the_batch, _contrast_of_units,
-)  # fmt: skip
-
-
-@_grid()
-@pytest.mark.parametrize("loss", MIXING)
-def test_a_loss_that_mixes_rows_when_somebody_stands_out_is_refused(way: Way, loss: Loss) -> None:
+@_grid({name: _mixing(change) for name, change in MIXERS.items()})
+def test_a_loss_that_mixes_rows_when_somebody_stands_out_is_refused(loss: Loss, way: Way) -> None:
     """Within a micro-batch, which is clipped as one, everything may depend on everything."""
     if way.clipping == "microbatches":
         _engine(way, loss).step(0, _batches(way, _units()))
@@ -304,9 +234,8 @@ def _product_with_a_weight(model: Any, batch: Batch) -> torch.Tensor:
     return own * (1 + 10 * weight.float().sum())
 
 
-@_grid()
-@pytest.mark.parametrize("loss", [_penalty, _product_with_a_weight])
-def test_a_gradient_that_would_be_lost_is_refused(way: Way, loss: Loss) -> None:
+@_grid({"_penalty": _penalty, "_product_with_a_weight": _product_with_a_weight})
+def test_a_gradient_that_would_be_lost_is_refused(loss: Loss, way: Way) -> None:
     """Plain autograd, which micro-batches are clipped by, loses nothing."""
     if way.clipping == "microbatches":
         _engine(way, loss).step(0, _batches(way, _units()))
@@ -318,17 +247,15 @@ def test_a_gradient_that_would_be_lost_is_refused(way: Way, loss: Loss) -> None:
 @pytest.mark.parametrize("kind", ["flat", "per_layer", "automatic"])
 @pytest.mark.parametrize("low", [False, True])
 def test_each_kind_of_clipping_is_compared_with_autograd(kind: Any, low: bool) -> None:
-    way = Way(ANY, "full", half=low)
     training = DpSgdConfig(clipping_norm=1e-3, max_tokens=PUBLIC_TOKENS, clipping=kind, optimizer=ADAM)
     noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), changing((0.0,) * 100, 1e-3), 4.0)
-    for loss in (row_losses, _penalty):
-        make = partial(make_engine, _model(way), training, noise, EngineConfig(), low_precision=low)
-        losses = partial(own_losses, loss=loss, low_precision=low)
-        if loss is row_losses:
-            make(losses=losses)
-            continue
-        with pytest.raises(ConfigError, match="would be lost"):
-            make(losses=losses)
+    model, engine = _model(Way(ANY, "full", half=low)), EngineConfig(batch_tokens=TOKENS)
+    make_engine(model, training, noise, engine, partial(own_losses, loss=row_losses, low_precision=low), low)
+    with pytest.raises(ConfigError, match="would be lost"):
+        make_engine(model, training, noise, engine, partial(own_losses, loss=_penalty, low_precision=low), low)
+
+
+EXPERTS_BY_DAY = (("bookkeeping", 64), ("bookkeeping", 128), ("opacus", 64), ("microbatches", 64))
 
 
 def _experts(width: int) -> Any:
@@ -338,8 +265,9 @@ def _experts(width: int) -> Any:
     return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(**size, **shape, **heads)).eval()
 
 
-@pytest.mark.parametrize("width", [64, 128])
-@pytest.mark.parametrize("clipping", ["bookkeeping", "opacus", "microbatches"])
+@pytest.mark.parametrize(
+    ("clipping", "width"), some(product(("bookkeeping", "opacus", "microbatches"), (64, 128)), *EXPERTS_BY_DAY)
+)
 def test_experts_are_refused_unless_a_batch_holds_one_unit(clipping: str, width: int) -> None:
     way = Way(clipping)
     make = partial(_engine, way)
