@@ -22,25 +22,15 @@ PARTS = {
 }
 
 
-def parts():
+def test_rows_digests_and_manifest_are_what_they_were(tmp_path):
     rows = [(f"user-{n % 9}", f" text {n % 31} ", "ab"[n % 2] if n % 5 else None) for n in range(120)]
-    return finished(prepare(tidy(string_table(rows), KEY, LAYOUT, None)[0], KEY, LAYOUT)[0], KEY, LAYOUT)
-
-
-def test_users_sit_where_they_sat():
+    parts = finished(prepare(tidy(string_table(rows), KEY, LAYOUT, None)[0], KEY, LAYOUT)[0], KEY, LAYOUT)
     assert [LAYOUT.shard_of(KEY, f"user-{n}") for n in range(24)] == SHARDS
-
-
-def test_rows_and_digests_are_what_they_were():
-    made = {
+    assert {
         part: (len(rows), digest_json(rows.to_pylist())[:16], content_digest(rows, KEY)[:16])
-        for part, rows in parts().items()
-    }
-    assert made == PARTS
-
-
-def test_a_manifest_of_the_first_version_is_read(tmp_path):
-    files = {part: write_part(rows, part, KEY, tmp_path) for part, rows in parts().items()}
+        for part, rows in parts.items()
+    } == PARTS
+    files = {part: write_part(rows, part, KEY, tmp_path) for part, rows in parts.items()}
     manifest = ShardManifest("", 7, 2, 3, 0.3, tuple(files[part] for part in range(4)), files[HOLDOUT], Dropped())
     manifest.write(tmp_path)
     assert "unit" not in (tmp_path / "manifest.json").read_text()

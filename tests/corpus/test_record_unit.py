@@ -1,14 +1,9 @@
-"""Unit 'record': one record more or less changes one shard, and no other record moves.
-
-Caught by the coupled test: a bound per user, a shard of (user, rank), a rank counted within the user over all shards.
-Caught by the others: a shard of the user, a shard without the labels (`verify`), a hold-out coin of each record.
-"""
+"""Unit 'record': one record more or less changes one shard, and no other record moves."""
 
 from contextlib import nullcontext
 from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -18,7 +13,7 @@ from rayprivacy.core.errors import ConfigError, CorpusError, ShardError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
-from rayprivacy.corpus.manifest import ShardManifest, read_part, write_part
+from rayprivacy.corpus.manifest import ShardManifest, write_part
 from rayprivacy.corpus.phrases import tidy
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.shards import check_size
@@ -93,11 +88,13 @@ def test_settings_that_break_the_unit_are_refused(config, unit, says):
         Layout(CorpusConfig(**config), 7, 2, PrivacyUnit(unit))
 
 
-def written(out, rows, change=lambda part, table: table, dropped=Dropped()):  # noqa: B008 - frozen
-    """A shard directory whose digests are right, with a change made before they were taken."""
-    files = {p: write_part(change(p, table), p, KEY, out, RECORD) for p, table in parts_of([rows]).items()}
-    parts = tuple(files[part] for part in range(4))
-    manifest = ShardManifest("", 7, 2, None, 0.3, parts, files[HOLDOUT], dropped, unit=RECORD)
+def written(out, rows, change=list, dropped=Dropped()):  # noqa: B008 - frozen
+    """A shard directory whose digests are right, with a change of part 1 made before they were taken."""
+    parts = parts_of([rows])
+    parts[1] = pa.Table.from_pylist(list(change(parts[1].to_pylist())), schema=parts[1].schema)
+    files = {part: write_part(table, part, KEY, out, RECORD) for part, table in parts.items()}
+    entries = tuple(files[part] for part in range(4))
+    manifest = ShardManifest("", 7, 2, None, 0.3, entries, files[HOLDOUT], dropped, unit=RECORD)
     manifest.write(out)
     return manifest
 
@@ -105,39 +102,22 @@ def written(out, rows, change=lambda part, table: table, dropped=Dropped()):  # 
 SIXTY = [(f"u{n % 6}", f"text {n}", "xy"[n % 2]) for n in range(60)]
 
 
-def test_verify_accepts_what_was_made(tmp_path):
-    manifest = written(tmp_path, SIXTY)
-    assert manifest.rows == 60
-    verify_shards(tmp_path, KEY, RECORD)
-    for unit in (PrivacyUnit.USER, PrivacyUnit.PHRASE):
-        with pytest.raises(ShardError, match="of unit 'record', not"):
-            verify_shards(tmp_path, KEY, unit)
-
-
-def moved(part, table):
-    """The first record of part 1 goes to the other shard of its part."""
-    if part != 1:
-        return table
-    rows = table.to_pylist()
-    rows[0] = rows[0] | {"shard": 5 - rows[0]["shard"], "record": 99}
-    rows.sort(key=lambda row: (row["shard"], row["user"], row["record"]))
+def moved(rows):
+    """The first record goes to the other shard of its part."""
+    first = rows[0] | {"shard": 5 - rows[0]["shard"], "record": 99}
     ranks = {}
-    for row in rows:
+    for row in sorted([first, *rows[1:]], key=lambda row: (row["shard"], row["user"], row["record"])):
         place = (row["shard"], row["user"])
-        row["record"] = ranks[place] = ranks.get(place, -1) + 1
-    return pa.Table.from_pylist(rows, schema=table.schema)
+        ranks[place] = ranks.get(place, -1) + 1
+        yield row | {"record": ranks[place]}
 
 
-def doubled(part, table):
-    if part != 1:
-        return table
-    last = table.slice(len(table) - 1).to_pylist()[0]
-    again = pa.Table.from_pylist([last | {"record": last["record"] + 1}], schema=table.schema)
-    return pa.concat_tables([table, again])
+def doubled(rows):
+    return [*rows, rows[-1] | {"record": rows[-1]["record"] + 1}]
 
 
-def relabelled(part, table):
-    return table.set_column(4, "topic", pa.array(["z"] * len(table))) if part == 1 else table
+def relabelled(rows):
+    return [row | {"topic": "z"} for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -150,25 +130,34 @@ def test_verify_finds_records_out_of_place(tmp_path, change, says):
     assert "text" not in str(caught.value)
 
 
-def test_verify_finds_a_trained_record_of_a_held_out_user(tmp_path):
+def test_verify_accepts_what_was_made_of_its_own_unit_and_share(tmp_path):
     manifest = written(tmp_path, SIXTY)
-    replace(manifest, holdout_share=0.9).write(tmp_path)
+    assert manifest.rows == 60
+    verify_shards(tmp_path, KEY, RECORD)
+    for unit in (PrivacyUnit.USER, PrivacyUnit.PHRASE):
+        with pytest.raises(ShardError, match="of unit 'record', not"):
+            verify_shards(tmp_path, KEY, unit)
+    replace(manifest, holdout_share=0.9).write(tmp_path)  # shards would hold records of users that are held out
     with pytest.raises(ShardError, match="puts elsewhere"):
         verify_shards(tmp_path, KEY, RECORD)
-    assert pq.read_table(tmp_path / "part-00001.parquet", partitioning=None).equals(read_part(tmp_path, 1))
+
+
+TWO = [("a", "x", None), ("a", "y", None)]
 
 
 @pytest.mark.parametrize(
-    ("rows", "says"), [([], "no usable text"), ([("a", "x", None), ("a", "x ", None)], "one record")]
+    ("rows", "missing", "by_place", "says"),
+    [
+        ([], 0, False, "no usable text"),
+        ([("a", "x", None), ("a", "x ", None)], 0, False, "one record"),
+        (TWO, 2, True, "no usable text"),
+        (TWO, 1, True, None),
+        (TWO, 2, False, None),
+    ],
 )
-def test_one_record_has_nothing_to_hide_among(tmp_path, rows, says):
-    with pytest.raises(CorpusError, match=says):
-        check_size(written(tmp_path, rows), tmp_path)
-    assert not list(tmp_path.glob("*"))
-
-
-@pytest.mark.parametrize(("missing", "by_place", "refused"), [(2, True, True), (1, True, False), (2, False, False)])
-def test_a_corpus_all_of_whose_texts_are_missing_is_refused_where_they_are_kept(tmp_path, missing, by_place, refused):
-    manifest = written(tmp_path, [("a", "x", None), ("a", "y", None)], dropped=Dropped(empty_text=missing))
-    with pytest.raises(CorpusError, match="no usable text") if refused else nullcontext():
+def test_a_corpus_of_nothing_or_one_record_is_refused(tmp_path, rows, missing, by_place, says):
+    """And one all of whose texts are missing, where they are kept."""
+    manifest = written(tmp_path, rows, dropped=Dropped(empty_text=missing))
+    with pytest.raises(CorpusError, match=says) if says else nullcontext():
         check_size(manifest, tmp_path, by_place)
+    assert bool(list(tmp_path.glob("*"))) == (says is None)

@@ -9,11 +9,7 @@ from rayprivacy.evaluation.language import length_summary, synthetic_metrics
 HEX = "3f9ac1d07be2458691f4aa20c7de5b18"
 ATTACK = "<script>alert('x')</script>"
 OPENERS = ("Hi there! How has your week been so far?", "I spent the weekend hiking with my sister.", "Do you like tea?")
-REPLIES = (
-    "Pretty good, thanks. I finally finished that book you told me about, and the ending surprised me.",
-    "Same!",
-    "",
-)
+REPLIES = ("Pretty good, thanks. I finally finished that book, and the ending surprised me.", "Same!", "")
 RECIPE = """method: seqpate
 corpus: {source: chitchat, text: text, user: user, max_records_per_user: 100}
 privacy:

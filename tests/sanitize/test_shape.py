@@ -1,10 +1,6 @@
-"""Two corpora that differ in words alone, coupled: as many documents, as long, with the same ids and labels.
+"""Two corpora that differ in words alone, coupled from source to release: equal users, labels, lengths, other words."""
 
-Everything between the rows of a source and those of the released file is run, on neighbours of a claim word for word:
-the same users, labels and numbers of words, and other words, among them very long ones, ones that make two documents
-equal, and ones that look like white space, like nothing, or like parts of other words.
-"""
-
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -139,7 +135,7 @@ CASES = [(PrivacyUnit.USER, False), (PrivacyUnit.USER, True), (PrivacyUnit.RECOR
 @example(pair=EMPTY)
 def test_what_is_released_of_neighbours_has_one_shape(unit: PrivacyUnit, join: bool, pair: tuple[Rows, Rows]) -> None:
     """Also where the two are read in other blocks; and other parts write the same rows."""
-    one, other = (_sharded(rows, _layout(unit, 3, join)) for rows in pair)
+    one, other = (_sharded(rows, _layout(unit, 2, join)) for rows in pair)
     for part, rows in one.items():
         assert rows.drop_columns("text").equals(other[part].drop_columns("text"))
     first, second = _released(one), _released(other)
@@ -165,8 +161,7 @@ def test_equal_documents_are_several_and_a_missing_label_is_not_its_name() -> No
     rows = Rows(("ann",) * 4, (None, "None", None, "None"), ("the movie",) * 4, 2)
     released = _released(_sharded(rows, _layout(PrivacyUnit.RECORD, 2)))
     assert len(set(released["document"].to_pylist())) == 4
-    assert sorted(map(str, released["topic"].to_pylist())) == ["None"] * 4
-    assert released["topic"].null_count == 2
+    assert Counter(released["topic"].to_pylist()) == {None: 2, "None": 2}
 
 
 def test_a_missing_label_is_randomised_as_one_that_is_on_no_list() -> None:

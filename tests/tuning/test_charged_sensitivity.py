@@ -15,7 +15,7 @@ from rayprivacy.release import noise
 from rayprivacy.release.histogram import SCALE, HistogramMechanism
 from rayprivacy.tuning.heldout_loss import GRID, counts_of, figure_of
 
-MOST, UNITS, SIGMA, DRAWS = 10.0, 400, 3.0, 4000
+MOST, UNITS, SIGMA, DRAWS = 10.0, 400, 3.0, 1000
 P_THRESHOLD = 1e-4
 WORST = [0.0, -0.0, MOST, math.nextafter(MOST, 0), -1e300, 1e300, math.nan, math.inf, -math.inf, 5e-324, 1e-9, MOST / 3]
 TWO = HistogramMechanism(2, SIGMA)

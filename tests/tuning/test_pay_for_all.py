@@ -73,7 +73,7 @@ def test_a_killed_search_goes_on_without_paying_again(bench: Any) -> None:
     with (bench.folder / "log").open("w") as log:
         first = subprocess.Popen(command, cwd=bench.folder, stdout=log, stderr=log, start_new_session=True)
         until = time.monotonic() + 400
-        while "committed" not in _states(bench) and time.monotonic() < until:
+        while "committed" not in {state for *_, state in bench.charges()} and time.monotonic() < until:
             assert first.poll() is None, (bench.folder / "log").read_text()
             time.sleep(0.3)
         os.killpg(first.pid, signal.SIGKILL)
@@ -92,13 +92,3 @@ def test_a_killed_search_goes_on_without_paying_again(bench: Any) -> None:
     assert [row["state"] for row in finished] == ["finished"] * 2
     assert "best recipe" in text
     assert json.loads(finished[0]["values"])
-
-
-def _states(bench: Any) -> list[str]:
-    if not (bench.folder / "ledger.db").exists():
-        return []
-    ledger = bench.ledger
-    known = [account.name for account in ledger.accounts()]
-    found = [line.state for line in ledger.lines("search")] if "search" in known else []
-    ledger.close()
-    return found

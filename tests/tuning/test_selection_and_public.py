@@ -1,6 +1,7 @@
 """Selection: one charge, and nothing of losers anywhere. Public search: the private corpus is never opened."""
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,12 @@ class _Killed(BaseException):
 
 @pytest.mark.exhaustive
 def test_a_selection_charges_once_and_only_its_winner_leaves(
-    bench: Any, local_ray: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Any, local_ray: Path, nowhere: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures: list[float] = []
+
+    def dies(*_: Any) -> None:
+        raise _Killed
 
     def seen(*args: Any) -> float:
         figures.append(utility(*args))
@@ -46,12 +50,13 @@ def test_a_selection_charges_once_and_only_its_winner_leaves(
     told = Console(record=True, file=(bench.folder / "told").open("w"))
 
     # It dies before the last trial, then between the commit and the publication: one charge, and the same winner.
-    monkeypatch.setattr(selection, "method_of", _dies_at(3))
+    real, three = selection.method_of, count(1)
+    monkeypatch.setattr(selection, "method_of", lambda recipe: dies() if next(three) == 3 else real(recipe))
     with pytest.raises(_Killed):
         bench.search(space)
     monkeypatch.undo()
     monkeypatch.setattr(selection, "utility", seen)
-    monkeypatch.setattr(selection, "publish", _dies)
+    monkeypatch.setattr(selection, "publish", dies)
     with pytest.raises(_Killed):
         bench.search(space, resume=True)
     monkeypatch.undo()
@@ -64,18 +69,15 @@ def test_a_selection_charges_once_and_only_its_winner_leaves(
     _check_charge(bench, space)
     _check_winner(bench, winner, min(figures))
     _check_report(bench, space, winner)
-    haystacks = [bench.folder / "out", local_ray, bench.folder / "told"]
-    for loser in losers:
-        _nowhere(f"{loser:.6g}", haystacks)
     assert not (bench.folder / "out" / "private").exists()
+    nowhere([f"{loser:.6g}".encode() for loser in losers], bench.folder / "out", local_ray)
     assert told.export_text().strip() == ""
     with pytest.raises(ReleaseError, match="published elsewhere"):
         bench.search(space, "other")
 
 
 def _check_charge(bench: Any, space: Path) -> None:
-    trials = Trials.of(load_space(space), bench.folder / "out")
-    trial = ComposedDpEvent(trials.charges({"training.clipping_norm": 1.0}))
+    trial = ComposedDpEvent(Trials.of(load_space(space), bench.folder).charges({"training.clipping_norm": 1.0}))
     expected = RepeatAndSelectDpEvent(trial, 4.0, 1.0)
     (release, rung, state) = bench.charges()[0]
     (charge,) = bench.ledger.charges_of("search", release)
@@ -114,29 +116,6 @@ def _check_report(bench: Any, space: Path, winner: Path) -> None:
     assert release in (winner / "report.html").read_text()
     for card in (winner / "README.md", winner / "model" / "README.md"):
         assert f"of release {release}" in card.read_text()
-
-
-def _dies_at(number: int) -> Any:
-    count, real = [0], selection.method_of
-
-    def method_of(recipe: Any) -> Any:
-        count[0] += 1
-        if count[0] == number:
-            raise _Killed
-        return real(recipe)
-
-    return method_of
-
-
-def _dies(*_: Any) -> None:
-    raise _Killed
-
-
-def _nowhere(text: str, places: list[Path]) -> None:
-    for place in places:
-        for path in [place] if place.is_file() else place.rglob("*"):
-            if path.is_file():
-                assert text.encode() not in path.read_bytes(), path
 
 
 @pytest.mark.exhaustive

@@ -1,8 +1,7 @@
 """Which trial of a selection wins, and what a trial may cost: models that diverge, and rare values of a list."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,10 @@ from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.keys import create_key
 from rayprivacy.tuning import selection
 from rayprivacy.tuning.selection import same_event
-from rayprivacy.tuning.space import load_space
 from rayprivacy.tuning.trials import Trials
 
 SELECT: dict[str, Any] = {"charging": "select", "searcher": "random", "select": {"mean": 4.0}}
-
-
-def _trials(bench: Any, search: dict[str, Any]) -> Trials:
-    return Trials.of(load_space(bench.space(**SELECT, search=search)), bench.folder)
-
-
-@contextmanager
-def _no_ray(_: str) -> Iterator[None]:
-    yield
+NORMS = {"search": {"training.clipping_norm": {"uniform": [0.1, 1.0]}}}
 
 
 @pytest.mark.parametrize(
@@ -43,14 +33,14 @@ def _no_ray(_: str) -> Iterator[None]:
 def test_a_model_that_diverged_wins_against_no_other(
     bench: Any, monkeypatch: pytest.MonkeyPatch, scores: list[float], winner: int | None
 ) -> None:
-    trials, names = _trials(bench, {"training.clipping_norm": {"uniform": [0.1, 1.0]}}), [f"t{i}" for i in range(9)]
+    trials, names = bench.trials(**SELECT, **NORMS), [f"t{i}" for i in range(9)]
     figures = iter(scores)
 
     def score(_: Trials, folder: Path, __: Any) -> float:
         folder.mkdir(parents=True)
         return next(figures)
 
-    monkeypatch.setattr(selection.session, "ray_session", _no_ray)
+    monkeypatch.setattr(selection.session, "ray_session", nullcontext)
     monkeypatch.setattr(selection, "_plan", lambda *_: {name: {} for name in names[: len(scores)]})
     monkeypatch.setattr(selection, "_score", score)
     recipe = trials.recipe({"training.clipping_norm": 1.0})
@@ -60,14 +50,19 @@ def test_a_model_that_diverged_wins_against_no_other(
     assert left == ([] if winner is None else [names[winner]]), "files of losers are deleted, those of the winner kept"
 
 
-def test_every_value_of_a_list_is_compared_with_what_is_charged(bench: Any) -> None:
-    rare = {"training.steps": {"choice": [4] * 999 + [6]}}
+@pytest.mark.parametrize(
+    ("key", "domain"),
+    [("steps", {"choice": [4, 6]}), ("steps", {"choice": [4] * 999 + [6]}), ("sampling_rate", {"uniform": [0.1, 0.4]})],
+)
+def test_trials_of_a_selection_must_cost_the_same(bench: Any, key: str, domain: dict[str, Any]) -> None:
+    """Every value of a list is compared with what is charged."""
+    same_event(bench.trials(**SELECT, **NORMS))
     with pytest.raises(ConfigError, match="must cost the same"):
-        same_event(_trials(bench, rare))
+        same_event(bench.trials(**SELECT, search={f"training.{key}": domain}))
 
 
 def test_a_drawn_trial_that_costs_more_is_refused_before_any_runs(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = _trials(bench, {"training.clipping_norm": {"uniform": [0.1, 1.0]}})
+    trials = bench.trials(**SELECT, **NORMS)
     event = same_event(trials)
     key = create_key(bench.folder / "selection.key")
     (bench.folder / "private").mkdir(mode=0o700)
