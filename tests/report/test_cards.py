@@ -61,12 +61,26 @@ def test_page_and_cards_make_the_same_statement(make_run: Make, changes: dict[st
         assert "Not protected: what many" in card
 
 
-def test_a_warning_takes_the_place_of_the_claim(make_run: Make) -> None:
-    for card in cards(make_run({"epsilon": 60.0}, model=True)):
-        assert "no meaningful guarantee: epsilon = 60 is above 50" in card
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"warnings": ["not private: test key"]}, "not private: test key"),
+        ({"epsilon": 60.0}, "no meaningful guarantee: epsilon = 60 is above 50"),
+    ],
+)
+def test_a_warning_takes_the_place_of_the_claim(make_run: Make, changes: dict[str, Any], said: str) -> None:
+    run = make_run(changes, model=True)
+    page = Page(write_report(run))
+    assert f"Warning: do not rely on a guarantee from this run {said}" in page.text
+    assert [attrs for _, attrs in page.tags if attrs.get("role") == "alert"]
+    assert page.text.count("treat it as private") == 2
+    assert "Nothing is protected while a warning stands." in page.text
+    for card in cards(run, fresh=False):
+        assert said in card
         assert "treat all of them as private" in card
-        assert not [claim for claim in ("are protected with", "Share them") if claim in card]
         assert "differential-privacy" not in ModelCard(card).data.tags
+    for text in (page.text, *cards(run, fresh=False)):
+        assert not [claim for claim in ("are protected with", "Share them", "free to share") if claim in text]
 
 
 def test_a_selective_guarantee_is_not_called_more(make_run: Make) -> None:

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -63,23 +62,6 @@ def test_the_claim_is_the_cap_and_the_request_stands_beside_it(page: Page) -> No
     assert "Warning" not in page.text
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"warnings": ["not private: test key"]}, "not private: test key"),
-        ({"epsilon": 60.0}, "no meaningful guarantee: epsilon = 60 is above 50"),
-    ],
-)
-def test_a_warning_takes_the_place_of_the_claim(make_run: Make, changes: dict[str, Any], said: str) -> None:
-    page = Page(write_report(make_run(changes)))
-    assert f"Warning: do not rely on a guarantee from this run {said}" in page.text
-    assert "are protected with" not in page.text
-    assert [attrs for _, attrs in page.tags if attrs.get("role") == "alert"]
-    assert "free to share" not in page.text
-    assert page.text.count("treat it as private") == 2
-    assert "Nothing is protected while a warning stands." in page.text
-
-
 def test_private_figures_are_labelled(page: Page, make_run: Make) -> None:
     assert page.text.count(LABEL) == 2  # above the table, in the histogram's legend
     for said in ("On held-out text (internal)", "Held-out internal", "Student (this run) 31.07 6.44 3.22"):
@@ -135,16 +117,17 @@ def test_a_file_that_is_missing_or_broken_is_named(make_run: Make, name: str, co
 
 
 @pytest.mark.parametrize("key", ["epsilon", "ledger_head", "events", "warnings", "run_request"])
-def test_a_missing_key_or_column_is_named_with_its_file(audited: Path, key: str) -> None:
-    (audited / "audit.json").write_text('{"membership": {}}')
-    with pytest.raises(ConfigError, match=r"audit\.json has no key 'canaries'"):
-        write_report(audited)
-    pq.write_table(pa.table({"words": ["x"]}), audited / "synthetic.parquet")
+def test_a_missing_key_or_column_is_named_with_its_file(make_run: Make, key: str) -> None:
+    run = make_run()
+    pq.write_table(pa.table({"words": ["x"]}), run / "synthetic.parquet")
     with pytest.raises(ConfigError, match="column 'text'"):
-        write_report(audited)
-    (audited / "certificate.json").write_text(json.dumps({k: v for k, v in certificate().items() if k != key}))
+        write_report(run)
+    (run / "audit.json").write_text('{"membership": {}}')
+    with pytest.raises(ConfigError, match=r"audit\.json has no key 'canaries'"):
+        write_report(run)
+    (run / "certificate.json").write_text(json.dumps({k: v for k, v in certificate().items() if k != key}))
     with pytest.raises(ConfigError, match=rf"certificate\.json has no key '{key}'"):
-        write_report(audited)
+        write_report(run)
 
 
 def test_text_in_place_of_a_figure_is_refused_and_not_quoted(make_run: Make) -> None:

@@ -22,6 +22,22 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 OWN_LOSS, TRIED = "The loss is a function", "was tried on public tokens"
 
 
+@pytest.fixture
+def bench(tmp_path: Path, tiny_base: Path, local_ray: Path) -> TrainerBench:
+    return TrainerBench(tmp_path, tiny_base)
+
+
+@pytest.fixture(scope="module")
+def shared_bench(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> TrainerBench:
+    return TrainerBench(tmp_path_factory.mktemp("bench"), tiny_base)
+
+
+@pytest.fixture(scope="module")
+def fitted(shared_bench: TrainerBench) -> Any:
+    """What two workers trained, from a model that was given as an object; with all reports that Ray Train had."""
+    return shared_bench.trainer(workers=2, name="mine", given=True, callbacks=[shared_bench.callback()]).fit()
+
+
 def test_the_result_has_the_certificate_of_the_ledger(shared_bench: TrainerBench, fitted: Any) -> None:
     assert set(fitted.metrics) == {"certificate", "epsilon", "release_id"}
     certificate = Certificate.model_validate(fitted.metrics["certificate"])

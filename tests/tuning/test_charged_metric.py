@@ -25,7 +25,7 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT, Layout
 from rayprivacy.corpus.manifest import ShardManifest, read_holdout, write_part
 from rayprivacy.corpus.users import Dropped
-from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.histogram import SCALE
 from rayprivacy.runs.directory import Run
@@ -34,7 +34,6 @@ from rayprivacy.tuning.budgeted import can_pay
 from rayprivacy.tuning.heldout_loss import (
     Scoring,
     heldout_loss,
-    heldout_units,
     report_mechanism,
     report_release,
     unit_losses,
@@ -149,10 +148,6 @@ class Measured:
     def sums(self) -> Any:
         return metric._sums(self.run, Scoring.of(self.run, self.config), report_mechanism(self.config, self.recipe))
 
-    @property
-    def exact(self) -> float:
-        return exact(self.run.root)
-
 
 def exact(root: Path) -> float:
     """The mean over users of the mean loss of their first four texts, with nothing taken from what is tested."""
@@ -175,8 +170,8 @@ def test_a_report_is_charged_once_and_is_the_mean_loss_with_noise(
     bench: Any, tiny_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial = Measured(bench, tiny_base)
-    figure, exact = trial.figure(), trial.exact
-    assert 0 < abs(figure - exact) < 6 * 0.5 * 10 / USERS
+    figure = trial.figure()
+    assert 0 < abs(figure - exact(trial.run.root)) < 6 * 0.5 * 10 / USERS
     name = report_release(trial.config, trial.recipe, 2)
     assert bench.charges() == [(name, 0, "committed")]
     assert trial.trials.bill(VALUES)[-1][0] == name
@@ -197,7 +192,9 @@ def test_a_report_is_charged_once_and_is_the_mean_loss_with_noise(
     trial.shards(trial.rows[:-1])
     trial.figure()  # of another hold-out, and another charge
     trial.scale(1.5)
-    assert abs(trial.figure() - trial.exact) < 6 * 0.5 * 10 / USERS  # how a student learns is no part of a release id
+    assert (
+        abs(trial.figure() - exact(trial.run.root)) < 6 * 0.5 * 10 / USERS
+    )  # of other weights
     assert len(bench.charges()) == 4
     bench.ledger.verify()
 
@@ -205,8 +202,8 @@ def test_a_report_is_charged_once_and_is_the_mean_loss_with_noise(
 def test_the_private_figure_is_nowhere_but_in_the_private_folder(bench: Any, tiny_base: Path, nowhere: Any) -> None:
     trial = Measured(bench, tiny_base)
     trial.figure()
-    exact, sums = trial.exact, trial.sums()
-    secrets = [f"{figure:.6g}".encode() for figure in (exact, math.exp(exact))]
+    mean, sums = exact(trial.run.root), trial.sums()
+    secrets = [f"{figure:.6g}".encode() for figure in (mean, math.exp(mean))]
     secrets += [each.tobytes() for each in sums] + [str(each).encode() for each in sums.tolist()]
     secrets += [b"user-07", max((text for *_, text in trial.rows), key=len).encode()]
     (bench.folder / "talk.parquet").unlink()
@@ -248,13 +245,12 @@ def test_a_unit_that_joins_moves_the_sums_by_what_it_brings_alone(bench: Any, ti
         assert math.hypot(*alone.tolist()) <= SCALE
 
 
-def test_a_unit_that_joins_changes_no_bit_of_the_losses_of_others(tiny_base: Path) -> None:
+def test_a_unit_that_joins_changes_no_bit_of_the_losses_of_others(tiny_backbone: Backbone) -> None:
     """In one batch the losses of many of these differ in their last bits, which the grid would hide nearly always."""
-    backbone = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
     scored = Scored("model", lambda _: "", lambda row: str(row["text"]), 60)
 
     def loss(rows: Any) -> Any:
-        return joint_losses([scored, scored], [backbone, backbone], rows)
+        return joint_losses([scored, scored], [tiny_backbone] * 2, rows)
 
     dice = random.Random(1)
     texts = ["the cat sat on my mat and " + " ".join(dice.choices(WORDS, k=dice.randint(1, 60))) for _ in range(24)]
@@ -266,34 +262,21 @@ def test_a_unit_that_joins_changes_no_bit_of_the_losses_of_others(tiny_base: Pat
     assert unit_losses(units[::-1], loss).tolist() == whole[::-1]
 
 
-def test_the_control_code_is_context_and_all_models_of_a_release_are_scored(tiny_base: Path) -> None:
-    backbone = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
+def test_the_control_code_is_context_and_all_models_of_a_release_are_scored(tiny_backbone: Backbone) -> None:
     row = {"text": "we go home now", "topic": "soup"}
     text = Scored("model", lambda _: "", lambda row: str(row["text"]), 12)
     coded = replace(text, prefix=lambda row: f"topic: {row['topic']} ")
-    behind, bare = (joint_losses([each], [backbone], [row]) for each in (coded, text))
-    assert behind == ModelLoss(backbone, 12).per_token([row["text"]], ["topic: soup "])
-    assert behind != bare
+    behind, bare = (joint_losses([each], [tiny_backbone], [row]) for each in (coded, text))
+    assert behind == ModelLoss(tiny_backbone, 12).per_token([row["text"]], ["topic: soup "]) != bare
     pair = (text, replace(text, text=lambda row: str(row["topic"])))
-    (loss, tokens), (more, others) = (each.totals(backbone, [row]) for each in pair)
-    assert joint_losses(pair, [backbone] * 2, [row]) == (loss + more) / (tokens + others)
+    (loss, tokens), (more, others) = (each.totals(tiny_backbone, [row]) for each in pair)
+    assert joint_losses(pair, [tiny_backbone] * 2, [row]) == (loss + more) / (tokens + others)
 
 
 def test_a_broken_model_counts_as_the_worst(bench: Any, tiny_base: Path) -> None:
     trial = Measured(bench, tiny_base)
     trial.scale(math.nan)
     assert trial.sums().tolist() == [USERS * SCALE, 0]
-
-
-def test_units_are_users_with_their_first_texts_or_single_records(bench: Any, tiny_base: Path) -> None:
-    trial = Measured(bench, tiny_base)
-    table = read_holdout(trial.run.private("shards"))
-    users = heldout_units(table, PrivacyUnit.USER, 4)
-    assert [len(own) for own in users] == [min(4, 1 + user % 6) for user in range(USERS)]
-    assert all(len({row["user"] for row in own}) == 1 for own in users)
-    assert all([row["record"] for row in own] == list(range(len(own))) for own in users)
-    assert [len(own) for own in heldout_units(table, PrivacyUnit.RECORD, 4)] == [1] * len(table)
-    assert heldout_units(table.slice(0, 0), PrivacyUnit.USER, 4) == []
 
 
 def test_with_unit_record_every_record_is_a_unit(bench: Any, tiny_base: Path) -> None:

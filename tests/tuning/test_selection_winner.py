@@ -46,7 +46,7 @@ def test_a_model_that_diverged_wins_against_no_other(
     recipe = trials.recipe({"training.clipping_norm": 1.0})
     found = selection._winner(trials, recipe, None, None)  # type: ignore[arg-type]
     assert found == ("" if winner is None else names[winner])
-    left = [path.name for path in (bench.folder / "private").iterdir()]
+    left = [path.name for path in (bench.folder / "out" / "private").iterdir()]
     assert left == ([] if winner is None else [names[winner]]), "files of losers are deleted, those of the winner kept"
 
 
@@ -65,7 +65,7 @@ def test_a_drawn_trial_that_costs_more_is_refused_before_any_runs(bench: Any, mo
     trials = bench.trials(**SELECT, **NORMS)
     event = same_event(trials)
     key = create_key(bench.folder / "selection.key")
-    (bench.folder / "private").mkdir(mode=0o700)
+    (bench.folder / "out" / "private").mkdir(parents=True)
     charged = select_event(event, 4.0, "geometric")
     monkeypatch.setattr(selection, "draw_trials", lambda _: 3)
     drawn = iter([{"training.clipping_norm": 0.5}, {"training.steps": 6}, {"training.clipping_norm": 0.5}])

@@ -1,6 +1,11 @@
-"""Selection: one charge, and nothing of losers anywhere. Public search: the private corpus is never opened."""
+"""Whole searches: a selection, one on public text, and those in which every trial pays, chunk by chunk."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -8,18 +13,18 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import ray
+import yaml
+from commands import command
 from dp_accounting.dp_event import ComposedDpEvent, RepeatAndSelectDpEvent
 from dp_accounting.rdp import RdpAccountant
 from rich.console import Console
-from small_jobs import write_talk
-from typer.testing import CliRunner
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.events import to_json
-from rayprivacy.cli import app
-from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.errors import BudgetRefusedError, ConfigError, ReleaseError
 from rayprivacy.evaluation.language import synthetic_metrics
 from rayprivacy.ledger.certificate import Certificate
+from rayprivacy.methods.registry import load_recipe
 from rayprivacy.tuning import selection
 from rayprivacy.tuning.space import load_space, utility
 from rayprivacy.tuning.trials import Trials
@@ -79,13 +84,11 @@ def test_a_selection_charges_once_and_only_its_winner_leaves(
 def _check_charge(bench: Any, space: Path) -> None:
     trial = ComposedDpEvent(Trials.of(load_space(space), bench.folder).charges({"training.clipping_norm": 1.0}))
     expected = RepeatAndSelectDpEvent(trial, 4.0, 1.0)
-    (release, rung, state) = bench.charges()[0]
+    ((release, rung, state),) = bench.charges()
     (charge,) = bench.ledger.charges_of("search", release)
-    assert (rung, state) == (0, "committed")
-    assert to_json(charge.event) == to_json(expected)
+    assert (rung, state, to_json(charge.event)) == (0, "committed", to_json(expected))
     theirs = RdpAccountant().compose(expected).get_epsilon(1e-6)
     assert epsilon([charge.event], 1e-6, "rdp") == pytest.approx(theirs, rel=0.01)
-    bench.ledger.verify()
 
 
 def _check_winner(bench: Any, winner: Path, best: float) -> None:
@@ -106,12 +109,11 @@ def _check_winner(bench: Any, winner: Path, best: float) -> None:
 
 def _check_report(bench: Any, space: Path, winner: Path) -> None:
     """Its figures are those of the released text, and its page and cards are written from them."""
-    metrics = json.loads((winner / "metrics.json").read_text())
-    assert set(metrics) == {"schema_version", "synthetic"}
     texts = [str(text) for text in pq.read_table(winner / "synthetic.parquet")["text"].to_pylist()]
-    assert metrics["synthetic"] == {"releasable": True, **synthetic_metrics(texts)}
-    done = CliRunner().invoke(app, ["tune", str(space), "--resume", "--out", str(bench.folder / "out")])
-    assert done.exit_code == 0, done.output
+    figures = {"schema_version": 1, "synthetic": {"releasable": True, **synthetic_metrics(texts)}}
+    assert json.loads((winner / "metrics.json").read_text()) == figures
+    done = command(["tune", str(space), "--resume", "--out", str(bench.folder / "out")], bench.folder)
+    assert done.returncode == 0, done.stderr
     release = json.loads((winner / "certificate.json").read_text())["release_id"]
     assert release in (winner / "report.html").read_text()
     for card in (winner / "README.md", winner / "model" / "README.md"):
@@ -120,9 +122,7 @@ def _check_report(bench: Any, space: Path, winner: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_a_public_search_runs_without_the_private_corpus_and_pays_nothing(bench: Any, local_ray: Path) -> None:
-    private = bench.folder / "talk.parquet"
-    private.unlink()
-    write_talk(bench.folder / "public.parquet", "volunteer")
+    private = (bench.folder / "talk.parquet").rename(bench.folder / "public.parquet").with_name("talk.parquet")
     public = {"source": str(bench.folder / "public.parquet"), "user": "who", "text": "said", "holdout": 0.0}
     space = bench.space(
         recipe="seqpate.yaml",
@@ -140,3 +140,76 @@ def test_a_public_search_runs_without_the_private_corpus_and_pays_nothing(bench:
     assert not (bench.folder / "secret.key").exists()
     assert str(private) in (bench.folder / "out" / "best.yaml").read_text()
     assert ray.is_initialized()
+
+
+RATES = {"training.optimizer.learning_rate": {"loguniform": [1e-7, 10.0]}}
+
+
+@pytest.mark.exhaustive
+def test_charges_are_the_chunks_that_ran(bench: Any, local_ray: Path) -> None:
+    outcome = bench.search(bench.space(trials=2, concurrent=2))
+    assert [row.state for row in outcome.rows] == ["finished"] * 2
+    charges = bench.charges()
+    assert len(charges) == sum(row.charges for row in outcome.rows) == 2 * 2
+    assert {state for *_, state in charges} == {"committed"}
+    assert outcome.best.utility == min(row.utility for row in outcome.rows)
+    assert outcome.spent == pytest.approx(sum(row.share for row in outcome.rows), rel=1e-6)
+    bench.ledger.verify()
+    table = pq.read_table(bench.folder / "out" / "trials.parquet")
+    assert table["release_id"].to_pylist() == [row.release_id for row in outcome.rows]
+    assert (bench.folder / "out" / "frontier.png").stat().st_size > 5_000
+    best = load_recipe(bench.folder / "out" / "best.yaml")
+    assert best.release_id == outcome.best.release_id  # running it is the same release, and costs nothing
+    assert yaml.safe_load((bench.folder / "out" / "best.yaml").read_text())["privacy"]["account"] == "search"
+
+    with pytest.raises(ConfigError, match="--resume"):
+        bench.search(bench.space(trials=2, concurrent=2))
+    again = bench.search(bench.space(trials=3, concurrent=2), resume=True)
+    assert [row.values for row in again.rows[:2]] == [row.values for row in outcome.rows]
+    assert len(bench.charges()) == 3 * 2
+    with pytest.raises(ConfigError, match="another space"):
+        bench.search(bench.space(search=RATES), resume=True)
+
+
+def test_an_account_too_small_for_one_trial_is_a_refusal(bench: Any, local_ray: Path) -> None:
+    budget = {"account": "search", "epsilon": 1.9, "delta": 1e-6}  # a trial takes 2.0
+    with pytest.raises(BudgetRefusedError, match=r"no trial ran.*raise budget\.epsilon"):
+        bench.search(bench.space(trials=2, budget=budget))
+    assert bench.charges() == []
+
+
+@pytest.mark.exhaustive
+def test_a_pruned_trial_pays_for_what_it_ran(bench: Any, local_ray: Path) -> None:
+    blocks = {"pruning": {"grace": 1, "reduction": 2}, "budget": {"account": "search", "epsilon": 30.0}, "seed": 3}
+    outcome = bench.search(bench.space(search=RATES, trials=4, searcher="random", **blocks))
+    assert {row.state for row in outcome.rows} == {"finished", "pruned"}
+    for row in outcome.rows:
+        assert (row.charges, row.planned) == ((2, 2) if row.state == "finished" else (1, 2)), row
+        own = [state for release, _, state in bench.charges() if release == row.release_id]
+        assert own == ["committed"] * row.charges
+    assert outcome.best.state == "finished"
+
+
+@pytest.mark.exhaustive
+def test_a_killed_search_goes_on_without_paying_again(bench: Any) -> None:
+    words = [sys.executable, "-m", "rayprivacy.cli", "tune", str(bench.space(trials=2)), "--out", "out"]
+    with (bench.folder / "log").open("w") as log:
+        first = subprocess.Popen(words, cwd=bench.folder, stdout=log, stderr=log, start_new_session=True)
+        while "committed" not in {state for *_, state in bench.charges()}:  # the test's own timeout ends it
+            assert first.poll() is None, (bench.folder / "log").read_text()
+            time.sleep(0.3)
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+        before = bench.charges()
+        assert 0 < len(before) < 4
+        done = subprocess.run([*words, "--resume"], cwd=bench.folder, stdout=log, stderr=log, check=False)
+    text = (bench.folder / "log").read_text()
+    assert done.returncode == 0, text
+    assert "best recipe" in text
+    assert str(bench.folder / "talk.parquet") not in text
+    charges = bench.charges()
+    assert {state for *_, state in charges} == {"committed"}
+    assert len(charges) == len(set(charges)) == 4
+    assert {release for release, *_ in before} <= {release for release, *_ in charges}
+    finished = pq.read_table(bench.folder / "out" / "trials.parquet").to_pylist()
+    assert [row["state"] for row in finished] == ["finished"] * 2
