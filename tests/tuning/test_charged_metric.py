@@ -192,9 +192,7 @@ def test_a_report_is_charged_once_and_is_the_mean_loss_with_noise(
     trial.shards(trial.rows[:-1])
     trial.figure()  # of another hold-out, and another charge
     trial.scale(1.5)
-    assert (
-        abs(trial.figure() - exact(trial.run.root)) < 6 * 0.5 * 10 / USERS
-    )  # of other weights
+    assert abs(trial.figure() - exact(trial.run.root)) < 6 * 0.5 * 10 / USERS  # of other weights
     assert len(bench.charges()) == 4
     bench.ledger.verify()
 
