@@ -76,13 +76,12 @@ def test_which_rows_share_a_block_changes_no_document():
     assert finish(pa.concat_tables(ready), 0, KEY, layout)[1].duplicates == len(ROWS)
 
 
-@pytest.mark.parametrize("first", ["air", "media"])
-def test_which_of_two_turns_in_one_place_comes_first_depends_on_them_alone(first):
+def test_which_of_two_turns_in_one_place_comes_first_depends_on_them_alone():
     """A document has the label of its first turn."""
     turns = [("ann", "hi", domain, "O", "1", 1) for domain in ("air", "media")]
-    turns = turns if first == "air" else turns[::-1]
-    documents = ({("ann", "air"): ("USR: hi\nUSR: hi", "O O O O")}, 1)
-    assert _documents([turns]) == _documents([[turn] for turn in turns]) == documents
+    expected = ({("ann", "air"): ("USR: hi\nUSR: hi", "O O O O")}, 1)
+    for each in (turns, turns[::-1]):
+        assert _documents([each]) == _documents([[turn] for turn in each]) == expected
 
 
 @pytest.mark.parametrize(("labels", "expected"), [("O name", "O name"), ("O O name", "? ?"), (None, "? ?")])
@@ -105,9 +104,8 @@ def test_each_word_keeps_its_label_whatever_stands_in_front(prefix):
 
 @pytest.mark.parametrize("place", ["first", "nan"])
 def test_a_place_that_is_no_number_is_refused_without_quoting_it(place):
-    rows = [("ann", "hi", "air", "O", "1", place)]
     with pytest.raises(CorpusError, match=r"corpus.join.order names a column .* numbers") as refused:
-        _documents([rows])
+        _documents([[("ann", "hi", "air", "O", "1", place)]])
     assert place not in str(refused.value)
     assert refused.value.__context__ is None
 

@@ -58,25 +58,23 @@ class Rows:
     cut: int
 
     def blocks(self, join: bool) -> list[pa.Table]:
-        places = [f"0-{row}" for row in range(len(self.users))]
+        rows = range(len(self.users))
         columns = {"user": self.users, "text": self.texts, "topic": self.labels}
+        columns |= {"by": ["talk"] * len(rows), "order": [str(row % 2) for row in rows]} if join else {}
+        columns[PLACE] = [f"0-{row}" for row in rows]
         table = pa.table({name: pa.array(list(values), pa.string()) for name, values in columns.items()})
-        if join:
-            table = table.append_column("by", pa.array(["talk"] * len(table), pa.string()))
-            table = table.append_column("order", pa.array([str(row % 2) for row in range(len(table))], pa.string()))
-        table = table.append_column(PLACE, pa.array(places, pa.string()))
         return [table[: self.cut], table[self.cut :]]
 
 
 def _text(words: int) -> st.SearchStrategy[str | None]:
     if not words:
         return st.sampled_from(NOTHING)
-    ends = st.sampled_from(["", *GAPS])
-    each = st.tuples(st.sampled_from(WORDS), st.sampled_from(GAPS))
-    lines = st.lists(each, min_size=words, max_size=words)
+    ends, gaps = st.sampled_from(["", *GAPS]), st.lists(st.sampled_from(GAPS), min_size=words - 1, max_size=words - 1)
+    line = st.lists(st.sampled_from(WORDS), min_size=words, max_size=words)
     return st.builds(
-        lambda start, line, end: start + "".join(w + g for w, g in line[:-1]) + line[-1][0] + end, ends, lines, ends
-    )
+        lambda start, words, gaps, end: start + "".join(map("".join, zip(words, [*gaps, end], strict=True))),
+        ends, line, gaps, ends,
+    )  # fmt: skip
 
 
 @st.composite
@@ -91,10 +89,9 @@ def neighbours(draw: st.DrawFn) -> tuple[Rows, Rows]:
 
 
 def _layout(unit: PrivacyUnit, parts: int, join: bool = False) -> Layout:
-    user = unit is PrivacyUnit.USER
-    turns = {"by": "talk", "order": "turn", "prefix": "USR: "}
-    bounds = {"max_records_per_user": 2 if user else None, "max_chars": WHOLE, "holdout": 0.2}
-    config = CorpusConfig(labels=("topic",), join=turns if join else None, **bounds)
+    turns = {"by": "talk", "order": "turn", "prefix": "USR: "} if join else None
+    most = 2 if unit is PrivacyUnit.USER else None
+    config = CorpusConfig(labels=("topic",), join=turns, max_records_per_user=most, max_chars=WHOLE, holdout=0.2)
     return Layout(config, parts, 1, unit, by_place=True)
 
 
@@ -175,14 +172,11 @@ def test_a_missing_label_is_randomised_as_one_that_is_on_no_list() -> None:
 @pytest.mark.parametrize("unit", [PrivacyUnit.USER, PrivacyUnit.RECORD], ids=str)
 def test_what_stands_where_is_part_of_what_is_charged(unit: PrivacyUnit) -> None:
     """Coins go by place: of two texts that change places each would be drawn for twice, under one charge."""
-    texts = ("the movie", "was good", "bad")
-    rows = Rows(("ann",) * 3, (None,) * 3, texts, 0)
-    layout = replace(_layout(unit, 1), config=_layout(unit, 1).config.model_copy(update={"holdout": 0.0}))
-    digests = {
-        content_digest(_sharded(replace(rows, texts=each), layout)[0], KEY, unit)
-        for each in (texts, texts[::-1], (texts[1], texts[0], texts[2]))
-    }
-    assert len(digests) == 3
+    layout = _layout(unit, 1)
+    layout = replace(layout, config=layout.config.model_copy(update={"holdout": 0.0}))
+    orders = [("the movie", "was good", "bad"), ("bad", "was good", "the movie"), ("was good", "the movie", "bad")]
+    rows = [Rows(("ann",) * 3, (None,) * 3, texts, 0) for texts in orders]
+    assert len({content_digest(_sharded(each, layout)[0], KEY, unit) for each in rows}) == 3
 
 
 def test_the_kind_of_a_claim_says_whether_it_compares_words() -> None:

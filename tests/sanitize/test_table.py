@@ -47,10 +47,8 @@ def test_no_pair_of_words_has_a_larger_ratio_than_claimed(setting: str, unit_len
 def test_the_row_of_a_word_is_the_law_of_the_paper(glove: Vocabulary) -> None:
     table, words = Table(glove, 14.0), np.array([3, 250, 500])
     weights = table.weights(words)
-    vectors = glove.vectors
     for row, word in zip(weights, words, strict=True):
-        distances = np.linalg.norm(vectors[:500] - vectors[word], axis=1)
-        law = np.exp(-14.0 / 2 * distances)
+        law = np.exp(-14.0 / 2 * np.linalg.norm(glove.vectors[:500] - glove.vectors[word], axis=1))
         np.testing.assert_allclose(row / row.sum(), law / law.sum(), atol=1e-6)
     np.testing.assert_allclose(table.keep_rates[[3, 250]], (weights / weights.sum(1)[:, None])[[0, 1], [3, 250]], 1e-3)
 
@@ -68,16 +66,11 @@ def test_a_cap_is_a_distance(glove: Vocabulary) -> None:
     assert Table(glove, 14.0, cap=1.0).token_bound < Table(glove, 14.0).token_bound
 
 
-def test_epsilon_is_found_for_a_share_of_words_that_stay(glove: Vocabulary) -> None:
+def test_epsilon_is_found_for_a_share_of_words_that_stay_or_a_bound(glove: Vocabulary) -> None:
     for keep in (0.2, 0.5, 0.9):
-        epsilon = epsilon_for_keep(glove, keep)
-        assert np.median(Table(glove, epsilon).keep_rates) == pytest.approx(keep, abs=0.02)
-
-
-@pytest.mark.parametrize("bound", [0.01, 3.0, 16.0, 22.1])
-def test_epsilon_is_found_for_a_bound(glove: Vocabulary, bound: float) -> None:
-    found = Table(glove, epsilon_for_bound(glove, bound)).token_bound
-    assert 0.98 * bound <= found <= bound
+        assert np.median(Table(glove, epsilon_for_keep(glove, keep)).keep_rates) == pytest.approx(keep, abs=0.02)
+    for bound in (0.01, 3.0, 16.0, 22.1):
+        assert 0.98 * bound <= Table(glove, epsilon_for_bound(glove, bound)).token_bound <= bound
 
 
 @pytest.mark.parametrize(
@@ -96,9 +89,8 @@ def test_a_bound_or_an_epsilon_that_no_table_has_is_refused(
 
 
 def test_scores_of_the_paper(glove: Vocabulary) -> None:
-    """S5: with epsilon words stay more often, and have fewer outcomes and inputs; counted by a simulation."""
-    words = np.array([5, 100, 300])
-    weak, strong = Table(glove, 30.0), Table(glove, 10.0)
+    """With epsilon words stay more often, and have fewer outcomes and inputs; counted by a simulation."""
+    words, weak, strong = np.array([5, 100, 300]), Table(glove, 30.0), Table(glove, 10.0)
     assert (weak.keep_rates > strong.keep_rates).all()
     assert (weak.distinct_outcomes(words) < strong.distinct_outcomes(words)).all()
     assert (weak.distinct_inputs(words) < strong.distinct_inputs(words)).all()

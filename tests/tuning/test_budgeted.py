@@ -8,7 +8,7 @@ from budgeted_bench import EVENT, SIGMA, RandomSearch, lines, open_account, pric
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 from optuna.distributions import CategoricalDistribution
 from ray import cloudpickle, tune
-from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
+from ray.tune.search import BasicVariantGenerator, Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 import rayprivacy as rp
@@ -132,20 +132,6 @@ def test_configs_that_cannot_be_run_are_skipped_before_they_are_charged(url: str
     assert len(lines(url)) == 1
     with pytest.raises(ConfigError, match="the last as x is out of range"):
         searcher(url, cost=picky).suggest("a")
-
-
-@pytest.mark.parametrize("limited", ["inside", "outside"])
-def test_with_a_concurrency_limiter_on_either_side(url: str, limited: str) -> None:
-    open_account(url, 3.5)
-    inside = limited == "inside"
-    search = searcher(url, ConcurrencyLimiter(RandomSearch(), 2)) if inside else ConcurrencyLimiter(searcher(url), 2)
-    assert search.suggest("a")
-    assert search.suggest("b")
-    assert search.suggest("c") is None
-    assert len(lines(url)) == 2
-    search.on_trial_complete("a", {"loss": 1.0})
-    assert search.suggest("d")
-    assert states(url) == ["committed", "started", "started"]
 
 
 def test_a_search_waits_for_trials_that_charge_themselves(url: str) -> None:
