@@ -157,25 +157,21 @@ def test_paths_of_the_recipe_stay_in_it(make_run: Make) -> None:
         assert "/srv" not in card
 
 
-def test_each_card_needs_what_it_describes(make_run: Make) -> None:
+def test_each_card_needs_what_it_describes_and_replaces_what_was_there(make_run: Make) -> None:
     run = make_run()
     assert write_cards(run) == [run / "README.md"]
     assert not (run / "model").exists()
     make_run(model=True)
-    for name in ("synthetic.parquet", "README.md"):
-        (run / name).unlink()
-    assert write_cards(run) == [run / "model" / "README.md"]
-    assert not (run / "README.md").exists()
-
-
-def test_the_report_writes_over_the_short_card_and_always_the_same(make_run: Make) -> None:
-    run = make_run(model=True)
     (run / "model" / "README.md").write_text("short")
     write_report(run)
     first = cards(run, fresh=False)
     assert "short" not in first[1]
     write_report(run, internal=False)
     assert cards(run, fresh=False) == first
+    for name in ("synthetic.parquet", "README.md"):
+        (run / name).unlink()
+    assert write_cards(run) == [run / "model" / "README.md"]
+    assert not (run / "README.md").exists()
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,6 @@ METRIC: dict[str, Any] = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_
 FIXED, HALF = ({"corpus": {"holdout": share}} for share in (0.4, 0.5))
 VALUES = {"training.clipping_norm": 1.0}
 USERS = 20
-
-
 PHRASES: dict[str, Any] = {"recipe": "seqpate.yaml", "search": {"votes.queries": {"choice": [20, 40]}}}
 PHRASES["fixed"] = {
     "privacy": {"unit": "phrase"},
