@@ -132,7 +132,7 @@ def rows_of(config, shares):
     stamp = check_source(config)
     pieces = [piece for share in range(shares) for piece in read_share(config, share, shares, stamp)]
     assert {tuple(piece.column_names) for piece in pieces} == {("user", "text", *config.labels)}
-    return Counter(tuple(row.values()) for piece in pieces for row in piece.to_pylist())
+    return Counter(row for piece in pieces for row in zip(*(each.to_pylist() for each in piece.columns), strict=True))
 
 
 @pytest.mark.parametrize("files", [1, 3, 11])

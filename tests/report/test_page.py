@@ -202,7 +202,7 @@ def test_the_page_shows_every_run_and_one_to_share_no_private_figure(three: list
 
 
 @pytest.mark.parametrize("other", [{"kind": "selective"}, {"unit": "record", "epsilon": 70.0}])
-def test_claims_of_different_kinds_have_no_frontier_in_common(
+def test_claims_of_different_kinds_share_no_frontier(
     three: list[Path], make_run: Make, tmp_path: Path, other: dict[str, Any]
 ) -> None:
     """The epsilon of a selective run is not one for users."""

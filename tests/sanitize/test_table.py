@@ -81,9 +81,7 @@ def test_epsilon_is_found_for_a_share_of_words_that_stay_or_a_bound(glove: Vocab
         (Table, 1e4, r"sanitize\.epsilon is 1e\+04"),
     ],
 )
-def test_a_bound_or_an_epsilon_that_no_table_has_is_refused(
-    glove: Vocabulary, make: Callable[..., Any], value: float, says: str
-) -> None:
+def test_what_no_table_has_is_refused(glove: Vocabulary, make: Callable[..., Any], value: float, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         make(glove, value)
 

@@ -133,9 +133,7 @@ def _refused(kind: str) -> Any:
         pytest.param("quoting", "stopped with ValueError", marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_loss_that_cannot_be_clipped_is_refused_before_anything_is_charged(
-    bench: TrainerBench, kind: str, says: str
-) -> None:
+def test_a_loss_that_cannot_be_clipped_is_refused_unpaid(bench: TrainerBench, kind: str, says: str) -> None:
     trainer = bench.trainer(loss=_refused(kind))
     with pytest.raises(rp.RayPrivacyError, match=says) as caught:
         trainer.fit()

@@ -79,11 +79,11 @@ def test_a_failed_trial_stays_charged_and_is_charged_again_when_it_runs_again(ur
 
 def test_a_trial_that_is_repeatable_runs_again_on_its_charge(url: str) -> None:
     open_account(url, 9.5)
-    for error, state in ((True, "started"), (True, "started"), (False, "committed"), (False, "committed")):
+    for error in (True, True, False, False):
         search = searcher(url, RandomSearch([0.5]), repeatable=True)
         assert search.suggest("a") == {"x": 0.5}
         search.on_trial_complete("a", None if error else {"loss": 1.0}, error)
-        assert states(url) == [state]
+        assert states(url) == ["started" if error else "committed"]
 
 
 def test_equal_configs_are_paid_once_and_their_figures_are_served(url: str) -> None:
@@ -126,28 +126,23 @@ def test_configs_that_cannot_be_run_are_skipped_before_they_are_charged(url: str
 
     open_account(url, 9.5)
     inner = RandomSearch([0.1, 0.2, 0.7])
-    search = searcher(url, inner, picky)
-    assert search.suggest("a") == {"x": 0.7}
+    assert searcher(url, inner, picky).suggest("a") == {"x": 0.7}
     assert inner.told == [(None, True)] * 2
-    assert len(lines(url)) == 1
     with pytest.raises(ConfigError, match="the last as x is out of range"):
         searcher(url, cost=picky).suggest("a")
+    assert len(lines(url)) == 1
 
 
 def test_a_search_waits_for_trials_that_charge_themselves(url: str) -> None:
     """Two trials of two charges in an account for three: the second begins when the first has charged half of it."""
     open_account(url, 3.5)
-
     inner = RandomSearch()
     search = searcher(url, inner, price_of_two, charges="trial")
     first = search.suggest("a")
     assert lines(url) == []
-    assert search.suggest("b") is None
-    assert search.suggest("c") is None
-    assert inner.asked == 2
+    assert [search.suggest(name) for name in "bc"] == [None, None]
     with Ledger.open(url) as ledger:
-        release = trial_release("mine", first)
-        ledger.start(ledger.reserve("chat", release, "d", EVENT, rung=1))
+        ledger.start(ledger.reserve("chat", trial_release("mine", first), "d", EVENT, rung=1))
     assert search.suggest("d") is None, "the other half is still owed"
     search.on_trial_complete("a", {"loss": 1.0})
     assert isinstance(search.suggest("e"), dict)
@@ -183,9 +178,7 @@ def test_a_copy_finds_the_charges_and_makes_none_again(url: str) -> None:
 
 
 @pytest.mark.parametrize(("repeatable", "charges"), [(False, 2), (True, 1)])
-def test_a_trial_that_was_interrupted_runs_again_when_the_search_is_restored(
-    url: str, tmp_path: Path, repeatable: bool, charges: int
-) -> None:
+def test_an_interrupted_trial_runs_again_if_restored(url: str, tmp_path: Path, repeatable: bool, charges: int) -> None:
     open_account(url, 2.5 if repeatable else 3.5)
     search = searcher(url, repeatable=repeatable)
     search.suggest("a")
@@ -220,14 +213,12 @@ def test_an_older_copy_of_the_ledger_is_noticed(url: str, tmp_path: Path) -> Non
 def test_constants_of_the_space_are_part_of_the_trial(url: str) -> None:
     open_account(url, 9.5)
     for sigma in (SIGMA, 3.0):
-        inner = OptunaSearch(metric="loss", mode="min", seed=1)
-        search = searcher(url, inner)
+        search = searcher(url, OptunaSearch(metric="loss", mode="min", seed=1))
         assert search.set_search_properties(None, None, {"x": tune.uniform(0, 1), "sigma": sigma})
         config = search.suggest("a")
         assert set(config) == {"x"}
-        release = trial_release("mine", config | {"sigma": sigma})
         with Ledger.open(url) as ledger:
-            (charge,) = ledger.charges_of("chat", release)
+            (charge,) = ledger.charges_of("chat", trial_release("mine", config | {"sigma": sigma}))
         assert charge.event == GaussianDpEvent(sigma)
     assert len(lines(url)) == 2
 

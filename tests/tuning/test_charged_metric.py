@@ -61,9 +61,7 @@ PHRASES["fixed"] = {
     ],
     ids=["no holdout", "phrase"],
 )
-def test_what_cannot_be_charged_is_refused_before_anything_is_written(
-    bench: Any, blocks: dict[str, Any], says: str
-) -> None:
+def test_what_cannot_be_charged_is_refused_at_once(bench: Any, blocks: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         bench.search(bench.space(metric=METRIC, **blocks))
     assert not [name for name in ("out", "ledger.db", "secret.key") if (bench.folder / name).exists()]
@@ -164,9 +162,7 @@ def _sentence(user: int, number: int) -> str:
     return " ".join(WORDS[(user * 7 + number * 3 + place) % len(WORDS)] for place in range(1 + (user * 5 + number) % 9))
 
 
-def test_a_report_is_charged_once_and_is_the_mean_loss_with_noise(
-    bench: Any, tiny_base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_is_paid_once_and_noisy(bench: Any, tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = Measured(bench, tiny_base)
     figure = trial.figure()
     assert 0 < abs(figure - exact(trial.run.root)) < 6 * 0.5 * 10 / USERS

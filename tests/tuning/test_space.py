@@ -195,12 +195,10 @@ def test_a_model_that_diverged_wins_against_no_other(
 
 
 @pytest.mark.parametrize(
-    ("key", "domain"),
-    [("steps", {"choice": [4, 6]}), ("steps", {"choice": [4] * 999 + [6]}), ("sampling_rate", {"uniform": [0.1, 0.4]})],
+    ("key", "domain"), [("steps", {"choice": [4] * 999 + [6]}), ("sampling_rate", {"uniform": [0.1, 0.4]})]
 )
 def test_trials_of_a_selection_must_cost_the_same(bench: Any, key: str, domain: dict[str, Any]) -> None:
     """Every value of a list is compared with what is charged."""
-    same_event(bench.trials(**SELECT, **NORMS))
     with pytest.raises(ConfigError, match="must cost the same"):
         same_event(bench.trials(**SELECT, search={f"training.{key}": domain}))
 

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import ray
-import yaml
 from commands import command
 from dp_accounting.dp_event import ComposedDpEvent, RepeatAndSelectDpEvent
 from dp_accounting.rdp import RdpAccountant
@@ -37,10 +36,8 @@ class _Killed(BaseException):
 
 
 @pytest.mark.exhaustive
-def test_a_selection_charges_once_and_only_its_winner_leaves(
-    bench: Any, local_ray: Path, nowhere: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures: list[float] = []
+def test_a_selection_charges_once(bench: Any, local_ray: Path, nowhere: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only its winner leaves, also where it dies: one charge, and the same winner."""
 
     def dies(*_: Any) -> None:
         raise _Killed
@@ -49,31 +46,52 @@ def test_a_selection_charges_once_and_only_its_winner_leaves(
         figures.append(utility(*args))
         return figures[-1]
 
-    monkeypatch.setattr(selection, "utility", seen)
-    monkeypatch.setattr(selection, "draw_trials", lambda event: 3)
-    space = bench.space(charging="select", searcher="random", select={"mean": 4.0})
-    told = Console(record=True, file=(bench.folder / "told").open("w"))
-
-    # It dies before the last trial, then between the commit and the publication: one charge, and the same winner.
+    figures: list[float] = []
     real, three = selection.method_of, count(1)
-    monkeypatch.setattr(selection, "method_of", lambda recipe: dies() if next(three) == 3 else real(recipe))
-    with pytest.raises(_Killed):
-        bench.search(space)
-    monkeypatch.undo()
-    monkeypatch.setattr(selection, "utility", seen)
-    monkeypatch.setattr(selection, "publish", dies)
-    with pytest.raises(_Killed):
-        bench.search(space, resume=True)
-    monkeypatch.undo()
+    space = bench.space(charging="select", searcher="random", select={"mean": 4.0})
+    for name, patch in (  # before the last trial, then between the commit and the publication
+        ("method_of", lambda recipe: dies() if next(three) == 3 else real(recipe)),
+        ("publish", dies),
+    ):
+        with monkeypatch.context() as patched:
+            for at, value in (("utility", seen), ("draw_trials", lambda _: 3), (name, patch)):
+                patched.setattr(selection, at, value)
+            with pytest.raises(_Killed):
+                bench.search(space, resume=name == "publish")
     assert len(bench.charges()) == 1
+    told = Console(record=True, file=(bench.folder / "told").open("w"))
     winner = bench.search(space, resume=True, console=told)
-
     assert winner == bench.folder / "out" / "winner"
     losers = sorted(set(figures))[1:]
     assert len(losers) == 2
-    _check_charge(bench, space)
-    _check_winner(bench, winner, min(figures))
-    _check_report(bench, space, winner)
+
+    loaded = load_space(space)
+    trials = Trials.of(loaded, bench.folder / "out")
+    expected = RepeatAndSelectDpEvent(ComposedDpEvent(trials.charges({"training.clipping_norm": 1.0})), 4.0, 1.0)
+    ((release, rung, state),) = bench.charges()
+    (charge,) = bench.ledger.charges_of("search", release)
+    assert (rung, state, to_json(charge.event)) == (0, "committed", to_json(expected))
+    theirs = RdpAccountant().compose(expected).get_epsilon(1e-6)
+    assert epsilon([charge.event], 1e-6, "rdp") == pytest.approx(theirs, rel=0.01)
+
+    certificate = json.loads((winner / "certificate.json").read_text())
+    Certificate.parse(certificate)
+    assert (certificate["account"], certificate["epsilon"]) == ("search", 8.0)
+    assert certificate["events"][0]["kind"] == "repeat-and-select"
+    assert certificate["tuning_charge"]["expected_trials"] == 4.0
+    files = "model synthetic.parquet recipe.yaml certificate.json certificate.md metrics.json"
+    assert {path.name for path in winner.iterdir()} == set(files.split())
+    assert len({path.stat().st_mtime for path in winner.rglob("*")}) == 1, "how old the model is says too much"
+    recipe = trials.recipe({"training.clipping_norm": 1.0})
+    assert utility(winner, recipe, loaded.metric, "synthetic.parquet") == min(figures)
+    texts = [str(text) for text in pq.read_table(winner / "synthetic.parquet")["text"].to_pylist()]
+    metrics = {"schema_version": 1, "synthetic": {"releasable": True, **synthetic_metrics(texts)}}
+    assert json.loads((winner / "metrics.json").read_text()) == metrics
+
+    done = command(["tune", str(space), "--resume", "--out", str(bench.folder / "out")], bench.folder)
+    assert done.returncode == 0, done.stderr
+    for page in ("report.html", "README.md", "model/README.md"):  # of the released text
+        assert certificate["release_id"] in (winner / page).read_text()
     assert not (bench.folder / "out" / "private").exists()
     nowhere([f"{loser:.6g}".encode() for loser in losers], bench.folder / "out", local_ray)
     assert told.export_text().strip() == ""
@@ -81,63 +99,17 @@ def test_a_selection_charges_once_and_only_its_winner_leaves(
         bench.search(space, "other")
 
 
-def _check_charge(bench: Any, space: Path) -> None:
-    trial = ComposedDpEvent(Trials.of(load_space(space), bench.folder).charges({"training.clipping_norm": 1.0}))
-    expected = RepeatAndSelectDpEvent(trial, 4.0, 1.0)
-    ((release, rung, state),) = bench.charges()
-    (charge,) = bench.ledger.charges_of("search", release)
-    assert (rung, state, to_json(charge.event)) == (0, "committed", to_json(expected))
-    theirs = RdpAccountant().compose(expected).get_epsilon(1e-6)
-    assert epsilon([charge.event], 1e-6, "rdp") == pytest.approx(theirs, rel=0.01)
-
-
-def _check_winner(bench: Any, winner: Path, best: float) -> None:
-    certificate = json.loads((winner / "certificate.json").read_text())
-    Certificate.parse(certificate)
-    assert (certificate["account"], certificate["epsilon"]) == ("search", 8.0)
-    assert certificate["events"][0]["kind"] == "repeat-and-select"
-    assert certificate["tuning_charge"]["expected_trials"] == 4.0
-    assert {path.name for path in winner.iterdir()} == {
-        "model", "synthetic.parquet", "recipe.yaml", "certificate.json", "certificate.md", "metrics.json",
-    }  # fmt: skip
-    assert len({path.stat().st_mtime for path in winner.rglob("*")}) == 1, "how old the model is says too much"
-    space = load_space(bench.folder / "space.yaml")
-    recipe = Trials.of(space, bench.folder).recipe({"training.clipping_norm": 1.0})
-    assert utility(winner, recipe, space.metric, "synthetic.parquet") == best
-    assert len(pq.read_table(winner / "synthetic.parquet"))
-
-
-def _check_report(bench: Any, space: Path, winner: Path) -> None:
-    """Its figures are those of the released text, and its page and cards are written from them."""
-    texts = [str(text) for text in pq.read_table(winner / "synthetic.parquet")["text"].to_pylist()]
-    figures = {"schema_version": 1, "synthetic": {"releasable": True, **synthetic_metrics(texts)}}
-    assert json.loads((winner / "metrics.json").read_text()) == figures
-    done = command(["tune", str(space), "--resume", "--out", str(bench.folder / "out")], bench.folder)
-    assert done.returncode == 0, done.stderr
-    release = json.loads((winner / "certificate.json").read_text())["release_id"]
-    assert release in (winner / "report.html").read_text()
-    for card in (winner / "README.md", winner / "model" / "README.md"):
-        assert f"of release {release}" in card.read_text()
-
-
 @pytest.mark.exhaustive
 def test_a_public_search_runs_without_the_private_corpus_and_pays_nothing(bench: Any, local_ray: Path) -> None:
-    private = (bench.folder / "talk.parquet").rename(bench.folder / "public.parquet").with_name("talk.parquet")
+    private = bench.folder / "talk.parquet"
     public = {"source": str(bench.folder / "public.parquet"), "user": "who", "text": "said", "holdout": 0.0}
-    space = bench.space(
-        recipe="seqpate.yaml",
-        search={"votes.queries": {"choice": [20, 40]}, "privacy.epsilon": {"uniform": [1.0, 8.0]}},
-        charging="public",
-        public=public,
-        budget=None,
-        trials=2,
-        objectives="utility_and_epsilon",
-    )
-    outcome = bench.search(space)
+    private.rename(public["source"])
+    search = {"votes.queries": {"choice": [20, 40]}, "privacy.epsilon": {"uniform": [1.0, 8.0]}}
+    blocks = {"recipe": "seqpate.yaml", "search": search, "charging": "public", "public": public, "budget": None}
+    outcome = bench.search(bench.space(**blocks, trials=2, objectives="utility_and_epsilon"))
     assert [row.state for row in outcome.rows] == ["finished"] * 2
     assert (outcome.spent, {row.share for row in outcome.rows}) == (None, {None})
-    assert not (bench.folder / "ledger.db").exists()
-    assert not (bench.folder / "secret.key").exists()
+    assert not [name for name in ("ledger.db", "secret.key") if (bench.folder / name).exists()]
     assert str(private) in (bench.folder / "out" / "best.yaml").read_text()
     assert ray.is_initialized()
 
@@ -147,21 +119,19 @@ RATES = {"training.optimizer.learning_rate": {"loguniform": [1e-7, 10.0]}}
 
 @pytest.mark.exhaustive
 def test_charges_are_the_chunks_that_ran(bench: Any, local_ray: Path) -> None:
-    outcome = bench.search(bench.space(trials=2, concurrent=2))
+    outcome, out = bench.search(bench.space(trials=2, concurrent=2)), bench.folder / "out"
     assert [row.state for row in outcome.rows] == ["finished"] * 2
     charges = bench.charges()
     assert len(charges) == sum(row.charges for row in outcome.rows) == 2 * 2
     assert {state for *_, state in charges} == {"committed"}
     assert outcome.best.utility == min(row.utility for row in outcome.rows)
     assert outcome.spent == pytest.approx(sum(row.share for row in outcome.rows), rel=1e-6)
-    bench.ledger.verify()
-    table = pq.read_table(bench.folder / "out" / "trials.parquet")
+    table = pq.read_table(out / "trials.parquet")
     assert table["release_id"].to_pylist() == [row.release_id for row in outcome.rows]
-    assert (bench.folder / "out" / "frontier.png").stat().st_size > 5_000
-    best = load_recipe(bench.folder / "out" / "best.yaml")
+    assert (out / "frontier.png").stat().st_size > 5_000
+    best = load_recipe(out / "best.yaml")
     assert best.release_id == outcome.best.release_id  # running it is the same release, and costs nothing
-    assert yaml.safe_load((bench.folder / "out" / "best.yaml").read_text())["privacy"]["account"] == "search"
-
+    assert best.privacy.account == "search"
     with pytest.raises(ConfigError, match="--resume"):
         bench.search(bench.space(trials=2, concurrent=2))
     again = bench.search(bench.space(trials=3, concurrent=2), resume=True)
