@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_shards import finished
 
@@ -27,6 +27,7 @@ from rayprivacy.sanitize.mechanism import Coins, RandomizedResponse
 from rayprivacy.sanitize.settings import LabelsConfig, SanitizeConfig
 
 KEY, VOCABULARY = Key.for_tests(), ("the", "movie", "was", "good", "bad", "none", "7")
+HALF = settings(max_examples=settings().max_examples // 2)
 CONFIG = SanitizeConfig(words=len(VOCABULARY), epsilon=1.0, entities=(), max_tokens=6)
 # One word each: long, of other scripts, of marks alone, what other programs take for nothing or for white space.
 WORDS = ["the", "movie", "good", "A" * 3000, "None", "null", "NaN", "NA", "true", "7", "\uff17", "12", "\u00b2", "-"]
@@ -126,6 +127,7 @@ CASES = [(PrivacyUnit.USER, False), (PrivacyUnit.USER, True), (PrivacyUnit.RECOR
 
 
 @pytest.mark.parametrize(("unit", "join"), CASES, ids=["user", "turns of a user", "record"])
+@HALF
 @given(pair=neighbours())
 @example(pair=TWO_EQUAL)
 @example(pair=TRIMMED)
@@ -140,6 +142,7 @@ def test_what_is_released_of_neighbours_has_one_shape(unit: PrivacyUnit, join: b
     assert first.equals(_released(_sharded(pair[0], _layout(unit, 1, join))))
 
 
+@HALF
 @given(pair=neighbours())
 @example(pair=TWO_EQUAL)
 def test_every_row_with_a_user_is_a_document_up_to_the_bound(pair: tuple[Rows, Rows]) -> None:
