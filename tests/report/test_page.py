@@ -202,9 +202,7 @@ def test_the_page_shows_every_run_and_one_to_share_no_private_figure(three: list
 
 
 @pytest.mark.parametrize("other", [{"kind": "selective"}, {"unit": "record", "epsilon": 70.0}])
-def test_claims_of_different_kinds_share_no_frontier(
-    three: list[Path], make_run: Make, tmp_path: Path, other: dict[str, Any]
-) -> None:
+def test_claims_of_different_kinds_share_no_frontier(three: Any, make_run: Make, tmp_path: Path, other: Any) -> None:
     """The epsilon of a selective run is not one for users."""
     more = make_run({"corpus_digest": "0" * 64} | other, name="other")
     page = Page(write_comparison([*three, more], tmp_path / "page.html"))

@@ -31,13 +31,6 @@ from rayprivacy.release.histogram import SCALE
 from rayprivacy.runs.directory import Run
 from rayprivacy.tuning import heldout_loss as metric
 from rayprivacy.tuning.budgeted import can_pay
-from rayprivacy.tuning.heldout_loss import (
-    Scoring,
-    heldout_loss,
-    report_mechanism,
-    report_release,
-    unit_losses,
-)
 from rayprivacy.tuning.space import load_space
 from rayprivacy.tuning.trainable import REFUSED, UTILITY, _Runner
 from rayprivacy.tuning.trials import Trials
@@ -139,10 +132,12 @@ class Measured:
         save_file({name: each * factor for name, each in load_file(path).items()}, path, {"format": "pt"})
 
     def figure(self, chunk: int = 2) -> float:
-        return heldout_loss(self.run, self.config, chunk)
+        return metric.heldout_loss(self.run, self.config, chunk)
 
     def sums(self) -> Any:
-        return metric._sums(self.run, Scoring.of(self.run, self.config), report_mechanism(self.config, self.recipe))
+        return metric._sums(
+            self.run, metric.Scoring.of(self.run, self.config), metric.report_mechanism(self.config, self.recipe)
+        )
 
 
 def exact(root: Path) -> float:
@@ -166,7 +161,7 @@ def test_a_report_is_paid_once_and_noisy(bench: Any, tiny_base: Path, monkeypatc
     trial = Measured(bench, tiny_base)
     figure = trial.figure()
     assert 0 < abs(figure - exact(trial.run.root)) < 6 * 0.5 * 10 / USERS
-    name = report_release(trial.config, trial.recipe, 2)
+    name = metric.report_release(trial.config, trial.recipe, 2)
     assert bench.charges() == [(name, 0, "committed")]
     assert trial.trials.bill(VALUES)[-1][0] == name
     (charge,) = bench.ledger.charges_of("search", name)
@@ -247,11 +242,11 @@ def test_a_unit_that_joins_changes_no_bit_of_the_losses_of_others(tiny_backbone:
     dice = random.Random(1)
     texts = ["the cat sat on my mat and " + " ".join(dice.choices(WORDS, k=dice.randint(1, 60))) for _ in range(24)]
     units = [[{"text": text} for text in texts[first : first + 2]] for first in range(0, 24, 2)]
-    whole = unit_losses(units, loss).tolist()
+    whole = metric.unit_losses(units, loss).tolist()
     assert len(set(whole)) == 12
-    assert [float(unit_losses([unit], loss)[0]) for unit in units] == whole
-    assert unit_losses(units[1:], loss).tolist() == whole[1:]
-    assert unit_losses(units[::-1], loss).tolist() == whole[::-1]
+    assert [float(metric.unit_losses([unit], loss)[0]) for unit in units] == whole
+    assert metric.unit_losses(units[1:], loss).tolist() == whole[1:]
+    assert metric.unit_losses(units[::-1], loss).tolist() == whole[::-1]
 
 
 def test_the_control_code_is_context_and_all_models_of_a_release_are_scored(tiny_backbone: Backbone) -> None:
@@ -275,7 +270,7 @@ def test_with_unit_record_every_record_is_a_unit(bench: Any, tiny_base: Path) ->
     trial = Measured(bench, tiny_base, unit="record")
     assert trial.sums().sum() == len(trial.rows) * SCALE
     assert 0 < trial.figure() < 10
-    assert report_mechanism(trial.config, trial.recipe).unit is PrivacyUnit.RECORD
+    assert metric.report_mechanism(trial.config, trial.recipe).unit is PrivacyUnit.RECORD
     assert len(bench.charges()) == 1
 
 

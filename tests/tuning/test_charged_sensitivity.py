@@ -29,9 +29,7 @@ def sums(losses: list[float], most: float = MOST) -> Any:
 
 
 @given(st.lists(_loss, max_size=6), _loss, st.integers(0, 6), _bound)
-def test_one_more_unit_moves_sums_by_at_most_the_sensitivity(
-    others: list[float], loss: float, place: int, most: float
-) -> None:
+def test_one_more_unit_moves_sums_by_the_sensitivity(others: Any, loss: float, place: int, most: float) -> None:
     moved = sums([*others[:place], loss, *others[place:]], most) - sums(others, most)
     assert moved.min() >= 0
     assert sum(moved.tolist()) == SCALE  # a + b = GRID, a power of two: nothing is lost to rounding
