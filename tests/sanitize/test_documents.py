@@ -3,6 +3,7 @@
 import re
 import socket
 import unicodedata
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,7 +19,7 @@ from rayprivacy.sanitize.entities import PatternDetector, Span, Surrogates, dete
 from rayprivacy.sanitize.mechanism import Coins, SanText
 from rayprivacy.sanitize.settings import KINDS
 from rayprivacy.sanitize.table import Table
-from rayprivacy.sanitize.vocabulary import Vocabulary
+from rayprivacy.sanitize.vocabulary import Vocabulary, load_glove
 
 VALUES = {
     "email": "Mary.Smith+x@mail.example.co.uk",
@@ -31,11 +32,16 @@ VALUES = {
 }
 
 
-def _sanitise(glove: Vocabulary, coins: Coins, texts: list[str], tags: Any = None, **more: Any) -> list[str]:
+@cache
+def _table(epsilon: float) -> Table:
+    return Table(load_glove(500, unit_length=True), epsilon)
+
+
+def _sanitise(coins: Coins, texts: list[str], tags: Any = None, epsilon: float = 10.0, **more: Any) -> list[str]:
     """Sixteen words of each text at most, with documents numbered from 10 on."""
     surrogates = Surrogates(coins, Key.for_tests() if more.pop("consistent", False) else None, "release")
-    mechanism, detector = SanText(Table(glove, more.pop("epsilon", 10.0))), PatternDetector(KINDS)
-    sanitizer = Sanitizer(Words(glove.words), mechanism, detector, surrogates, coins, 16, **more)
+    words, mechanism = Words(_table(epsilon).vocabulary.words), SanText(_table(epsilon))
+    sanitizer = Sanitizer(words, mechanism, PatternDetector(KINDS), surrogates, coins, 16, **more)
     return sanitizer.sanitise(texts, _tags(len(texts)) if tags is None else tags)
 
 
@@ -78,31 +84,31 @@ def test_words_are_those_of_glove(glove: Vocabulary) -> None:
 def test_a_text_does_not_depend_on_its_company(glove: Vocabulary, coins: Coins) -> None:
     texts = [f"the city of {word} , call +1 415-555-01{at:02d} now" for at, word in enumerate(glove.words[:30])]
     tags = _tags(30)
-    together = _sanitise(glove, coins, texts)
-    assert [_sanitise(glove, coins, [text], tags[at : at + 1])[0] for at, text in enumerate(texts)] == together
-    assert _sanitise(glove, coins, texts[::-1], tags[::-1]) == together[::-1]
-    twins = _sanitise(glove, coins, [texts[0]] * 50)
+    together = _sanitise(coins, texts)
+    assert [_sanitise(coins, [text], tags[at : at + 1])[0] for at, text in enumerate(texts)] == together
+    assert _sanitise(coins, texts[::-1], tags[::-1]) == together[::-1]
+    twins = _sanitise(coins, [texts[0]] * 50)
     assert len(set(twins)) > 40, "equal texts of different documents have coins of their own"
 
 
-def test_texts_are_cut_to_the_public_bound(glove: Vocabulary, coins: Coins) -> None:
-    found = _sanitise(glove, coins, ["the " * 99, "", "  ", "a@b.com " * 20])
+def test_texts_are_cut_to_the_public_bound(coins: Coins) -> None:
+    found = _sanitise(coins, ["the " * 99, "", "  ", "a@b.com " * 20])
     assert [len(split(text)[0]) for text in found[:3]] == [16, 0, 0]
     assert found[3].count("@example.com") == 16
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_typed_value_is_found_and_made_up_anew_in_its_format(kind: str, glove: Vocabulary, coins: Coins) -> None:
+def test_a_typed_value_is_found_and_made_up_anew_in_its_format(kind: str, coins: Coins) -> None:
     def format_of(text: str) -> str:
         return re.sub("[A-Z]", "X", re.sub(r"\d", "0", text))
 
     value = VALUES[kind]
     assert PatternDetector(KINDS).find(f"it is {value}, yes") == [Span(6, 6 + len(value), kind)]
-    spelled = set(_sanitise(glove, coins, [value] * 40))
+    spelled = set(_sanitise(coins, [value] * 40))
     assert {span.kind for text in spelled for span in PatternDetector(KINDS).find(text)} == {kind}
     assert len(spelled) > 5, "drawn for each document"
     assert value not in spelled
-    assert value not in _sanitise(glove, coins, [f"it is {value}, yes"])[0]
+    assert value not in _sanitise(coins, [f"it is {value}, yes"])[0]
     if kind in ("card", "phone", "ip", "code"):
         assert set(map(format_of, spelled)) == {format_of(value)}
 
@@ -115,9 +121,9 @@ def test_digits_of_made_up_values_are_uniform(coins: Coins) -> None:
     assert abs(counts - 1600).max() < 5 * np.sqrt(1600)
 
 
-def test_equal_values_stay_equal_only_where_that_is_asked_for(glove: Vocabulary, coins: Coins) -> None:
+def test_equal_values_stay_equal_only_where_that_is_asked_for(coins: Coins) -> None:
     texts = [f"call {VALUES['phone']}"] * 6 + ["call +1 415-555-9999"]
-    plain, kept = ([text[-15:] for text in _sanitise(glove, coins, texts, consistent=each)] for each in (False, True))
+    plain, kept = ([text[-15:] for text in _sanitise(coins, texts, consistent=each)] for each in (False, True))
     assert len(set(plain)) == 7
     assert len(set(kept[:6])) == 1
     assert kept[6] != kept[0]
@@ -150,7 +156,7 @@ SPELLED["code"] += ["x555 123 4567", "a123 45 6789", "dec 5-12-2015", "\u0661\u0
 
 
 @pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in SPELLED.items() for value in values])
-def test_a_value_is_found_whole_in_many_spellings(value: str, kind: str, glove: Vocabulary, coins: Coins) -> None:
+def test_a_value_is_found_whole_in_many_spellings(value: str, kind: str, coins: Coins) -> None:
     text = f"caf\u00e9 {value} yes"
     assert PatternDetector(KINDS).find(text) == [Span(5, 5 + len(value), kind)]
     made = Surrogates(coins).make(kind, value, 7, 1)
@@ -188,13 +194,13 @@ def test_of_overlapping_values_one_is_kept() -> None:
         ("The  CITY\n\nwas  In", {"keep_layout": True}, "the  city\n\nwas  in"),
     ],
 )
-def test_at_a_large_epsilon_words_stay(glove: Any, coins: Coins, text: str, kept: Any, released: str) -> None:
-    assert _sanitise(glove, coins, [text], epsilon=90.0, **kept) == [released]
-    assert _sanitise(glove, coins, [text], epsilon=1.0, **kept) != [released]
+def test_at_a_large_epsilon_words_stay(coins: Coins, text: str, kept: Any, released: str) -> None:
+    assert _sanitise(coins, [text], epsilon=90.0, **kept) == [released]
+    assert _sanitise(coins, [text], epsilon=1.0, **kept) != [released]
 
 
-def test_a_text_cannot_bring_its_own_mark(glove: Vocabulary, coins: Coins) -> None:
-    (found,) = _sanitise(glove, coins, [f"the {ENTITY} city a@b.com \x00"])
+def test_a_text_cannot_bring_its_own_mark(coins: Coins) -> None:
+    (found,) = _sanitise(coins, [f"the {ENTITY} city a@b.com \x00"])
     assert ENTITY not in found
     assert found.count("@example.com") == 1
 

@@ -49,19 +49,13 @@ def test_equal_settings_are_the_same_release(settings: TrainerBench) -> None:
 
     ours = release()
     assert ours == release(workers=2, name="other", engine={"batch_tokens": 64})
-    others = [
-        release(seed=1),
-        release(training=TRAINING | {"steps": 8}),
-        release(adapter={"kind": "full"}),
-        release(loss=_loss),
-        release(loss=_Loss()),
-        release(given=True),
-        release(privacy={"epsilon": 4.0, "account": "talk"}),
-        release(privacy={"epsilon": 8.0, "delta": 1e-5, "account": "talk"}),
-    ]
-    assert len({ours, *others}) == len(others) + 1
-    assert release(adapter=AdapterConfig()) == ours, "blocks may be objects"
-    assert release(privacy=PrivacyConfig(epsilon=8.0, account="talk", key="elsewhere")) == ours
+    assert ours == release(adapter=AdapterConfig()), "blocks may be objects"
+    assert ours == release(privacy=PrivacyConfig(epsilon=8.0, account="talk", key="elsewhere"))
+    budget = {"epsilon": 8.0, "account": "talk"}
+    others: list[dict[str, Any]] = [{"privacy": budget | each} for each in ({"epsilon": 4.0}, {"delta": 1e-5})]
+    others += [{"seed": 1}, {"training": TRAINING | {"steps": 8}}, {"adapter": {"kind": "full"}}]
+    others += [{"loss": _loss}, {"loss": _Loss()}, {"given": True}]
+    assert len({ours, *(release(**each) for each in others)}) == len(others) + 1
 
 
 def test_a_model_is_named_by_what_it_is(settings: TrainerBench) -> None:

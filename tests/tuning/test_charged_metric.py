@@ -135,9 +135,8 @@ class Measured:
         return metric.heldout_loss(self.run, self.config, chunk)
 
     def sums(self) -> Any:
-        return metric._sums(
-            self.run, metric.Scoring.of(self.run, self.config), metric.report_mechanism(self.config, self.recipe)
-        )
+        scoring, mechanism = metric.Scoring.of(self.run, self.config), metric.report_mechanism(self.config, self.recipe)
+        return metric._sums(self.run, scoring, mechanism)
 
 
 def exact(root: Path) -> float:
