@@ -9,22 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from rayprivacy.core.errors import ConfigError, CorpusError, ShardError
+from rayprivacy.corpus import sources
 from rayprivacy.corpus.public import first_sentences, load_prompts
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.sources import (
-    check_source,
-    columns_of,
-    locate,
-    read_pieces,
-    read_share,
-    sealed,
-    source_stamp,
-    unwrap,
-)
 
 
 def read(data: str, kind: str):
-    return pa.concat_tables(read_pieces(pa.BufferReader(data.encode()), kind, ["user", "text"])).to_pydict()
+    return pa.concat_tables(sources.read_pieces(pa.BufferReader(data.encode()), kind, ["user", "text"])).to_pydict()
 
 
 def test_csv_keeps_ids_as_written():
@@ -49,7 +40,7 @@ def test_jsonl_refuses_other_shapes(line):
 @pytest.mark.parametrize(("kind", "data"), [("csv", "user,text\na,b\nsecret"), ("jsonl", '{"user": "secret')])
 def test_sealed_says_the_type_and_nothing_else(kind, data):
     with pytest.raises(CorpusError) as caught:
-        sealed("reading")(read)(data, kind)
+        sources.sealed("reading")(read)(data, kind)
     told = "".join(traceback.format_exception(caught.value))
     assert "reading stopped with" in str(caught.value)
     assert caught.value.__context__ is None
@@ -58,9 +49,9 @@ def test_sealed_says_the_type_and_nothing_else(kind, data):
 
 
 def test_unwrap_finds_our_error_or_withholds_the_text():
-    assert "secret" not in str(unwrap("step", RuntimeError("secret")))
+    assert "secret" not in str(sources.unwrap("step", RuntimeError("secret")))
     trace = "".join(traceback.format_exception(ShardError("ours.")))
-    found = unwrap("step", RuntimeError(f"ray::task()\n{trace}\nThe above exception was the cause of secret"))
+    found = sources.unwrap("step", RuntimeError(f"ray::task()\n{trace}\nThe above exception was the cause of secret"))
     assert (type(found), str(found)) == (ShardError, "ours.")
 
 
@@ -71,11 +62,11 @@ def source(path, **more):
 def test_locate_takes_files_directories_and_ignores_markers(tmp_path):
     for name in ("b.jsonl", "a.jsonl", "_SUCCESS", ".hidden.csv", "README"):
         (tmp_path / name).write_text('{"user": "u", "text": "t"}\n')
-    whole = locate(source(tmp_path))
+    whole = sources.locate(source(tmp_path))
     assert [path.rsplit("/", 1)[1] for path in whole.paths] == ["a.jsonl", "b.jsonl"]
-    assert locate(source((tmp_path / "a.jsonl").as_uri())).kind == "jsonl"
+    assert sources.locate(source((tmp_path / "a.jsonl").as_uri())).kind == "jsonl"
     (tmp_path / "a.jsonl").write_text("{}\n")
-    assert locate(source(tmp_path)).stamp != whole.stamp
+    assert sources.locate(source(tmp_path)).stamp != whole.stamp
 
 
 @pytest.mark.parametrize(
@@ -92,7 +83,7 @@ def test_locate_refuses(tmp_path, monkeypatch, names, place, told):
     for name in names:
         (tmp_path / name).write_text("x\n")
     with pytest.raises(CorpusError, match=told) as caught:
-        locate(source(place))
+        sources.locate(source(place))
     assert "secret" not in str(caught.value)
 
 
@@ -102,16 +93,16 @@ def test_columns_are_read_from_the_head(tmp_path, kind):
     path.write_bytes({"csv": b"\xef\xbb\xbfuser,text\n", "jsonl": b'\n{"user": 1, "text": "t"}\n'}.get(kind, b""))
     if kind == "parquet":
         pq.write_table(pa.table({"user": [1], "text": ["t"]}), path)
-    assert columns_of(source(path), locate(source(path))) == ["user", "text"]
+    assert sources.columns_of(source(path), sources.locate(source(path))) == ["user", "text"]
 
 
 @pytest.mark.parametrize("data", ["", "\n", "\ufeff", " \n\n"])
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_an_empty_file_has_no_rows_and_alone_no_columns(tmp_path, kind, data):
-    assert list(read_pieces(pa.BufferReader(data.encode()), kind, ["user", "text"])) == []
+    assert list(sources.read_pieces(pa.BufferReader(data.encode()), kind, ["user", "text"])) == []
     (tmp_path / f"a.{kind}").touch()
     with pytest.raises(CorpusError, match="no record"):
-        columns_of(source(tmp_path), locate(source(tmp_path)))
+        sources.columns_of(source(tmp_path), sources.locate(source(tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -124,13 +115,13 @@ def test_an_empty_file_has_no_rows_and_alone_no_columns(tmp_path, kind, data):
 def test_a_first_line_that_is_no_header_is_not_quoted(tmp_path, kind, data, says):
     (tmp_path / f"chats.{kind}").write_text(data)
     with pytest.raises(CorpusError, match=says) as caught:
-        check_source(source(tmp_path / f"chats.{kind}"))
+        sources.check_source(source(tmp_path / f"chats.{kind}"))
     assert not [word for word in ("ann", "positive") if word in str(caught.value)]
 
 
 def rows_of(config, shares):
-    stamp = check_source(config)
-    pieces = [piece for share in range(shares) for piece in read_share(config, share, shares, stamp)]
+    stamp = sources.check_source(config)
+    pieces = [piece for share in range(shares) for piece in sources.read_share(config, share, shares, stamp)]
     assert {tuple(piece.column_names) for piece in pieces} == {("user", "text", *config.labels)}
     return Counter(row for piece in pieces for row in zip(*(each.to_pylist() for each in piece.columns), strict=True))
 
@@ -148,19 +139,19 @@ def test_shares_are_disjoint_and_complete(tmp_path, files):
 def test_a_source_of_another_moment_is_not_read(tmp_path):
     config = source(tmp_path / "a.csv")
     (tmp_path / "a.csv").write_text("user,text\n1,hello\n")
-    stamp = source_stamp(config)
+    stamp = sources.source_stamp(config)
     (tmp_path / "a.csv").write_text("user,text\n1,hello\n2,new\n")
     with pytest.raises(CorpusError, match="changed while it was read"):
-        list(read_share(config, 0, 1, stamp))
+        list(sources.read_share(config, 0, 1, stamp))
 
 
 def test_chitchat_has_two_columns_unless_asked_for_more():
     """Its topic is a public question or nothing."""
     conversations = pytest.importorskip("chitchat_dataset").Dataset().values()
     with pytest.raises(CorpusError, match=r"corpus.labels is 'mood'.*choose of user, text, topic"):
-        check_source(CorpusConfig(labels=("mood",)))
-    assert next(read_share(CorpusConfig(), 0, 2, "")).column_names == ["user", "text"]
-    assert not list(read_share(CorpusConfig(), 1, 2, ""))
+        sources.check_source(CorpusConfig(labels=("mood",)))
+    assert next(sources.read_share(CorpusConfig(), 0, 2, "")).column_names == ["user", "text"]
+    assert not list(sources.read_share(CorpusConfig(), 1, 2, ""))
     found = rows_of(CorpusConfig(labels=("topic",)), 1)
     assert found == Counter(
         (message["sender"], message["text"], conversation.get("prompt") or None)
