@@ -21,15 +21,8 @@ from rayprivacy.sanitize.settings import KINDS
 from rayprivacy.sanitize.table import Table
 from rayprivacy.sanitize.vocabulary import Vocabulary, load_glove
 
-VALUES = {
-    "email": "Mary.Smith+x@mail.example.co.uk",
-    "url": "https://www.bank.com/account?id=77",
-    "ip": "192.168.10.254",
-    "date": "March 3, 2021",
-    "card": "4111 1111 1111 1111",
-    "phone": "+1 415-555-0134",
-    "code": "AB-12345",
-}
+VALUES = {"email": "Mary.Smith+x@mail.example.co.uk", "url": "https://www.bank.com/account?id=77", "code": "AB-12345"}
+VALUES |= {"date": "March 3, 2021", "card": "4111 1111 1111 1111", "phone": "+1 415-555-0134", "ip": "192.168.10.254"}
 
 
 @cache

@@ -162,18 +162,12 @@ SELECT: dict[str, Any] = {"charging": "select", "searcher": "random", "select": 
 NORMS = {"search": {"training.clipping_norm": {"uniform": [0.1, 1.0]}}}
 
 
-@pytest.mark.parametrize(
-    ("scores", "winner"),
-    [
-        ([-3.0, -2.0, -4.0], 1),
-        ([-2.0, math.nan], 0),
-        ([math.nan, -2.0, math.nan, -9.0], 1),
-        ([math.inf, -2.0], 1),
-        ([math.nan, math.nan], 0),
-        ([-math.inf, math.nan, -math.inf], 0),
-        ([], None),
-    ],
-)
+NAN, INF = math.nan, math.inf
+SCORES = [([-3.0, -2.0, -4.0], 1), ([-2.0, NAN], 0), ([NAN, -2.0, NAN, -9.0], 1), ([INF, -2.0], 1)]
+SCORES += [([NAN, NAN], 0), ([-INF, NAN, -INF], 0), ([], None)]
+
+
+@pytest.mark.parametrize(("scores", "winner"), SCORES)
 def test_a_model_that_diverged_wins_against_no_other(
     bench: Any, monkeypatch: pytest.MonkeyPatch, scores: list[float], winner: int | None
 ) -> None:
