@@ -4,6 +4,7 @@ import random
 
 import pyarrow as pa
 import pytest
+from plain_shards import string_table
 
 from rayprivacy.core.errors import ConfigError, CorpusError
 from rayprivacy.core.keys import Key
@@ -12,17 +13,14 @@ from rayprivacy.corpus.layout import Layout, finish, prepare
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.users import clean
 
-KEY = Key.for_tests()
+KEY, NAMES = Key.for_tests(), ("user", "text", "domain", "slots", "by", "order")
 JOIN = {"by": "talk", "order": "turn", "prefix": "USR: ", "words": ["slots"]}
 ROWS = [  # user, text, domain, slots, by, order
-    ("ann", "hi", "air", "O", "1", 1),
-    ("ann", "i am raja", "air", "O O name", "1", 2),
-    ("ann", "ok", "air", "O", "1", 10),
-    ("ann", "ok", "air", "O", "1", 9),
-    ("ann", "other talk", "media", "O O", "2", 1),
-    ("bob", "to rome", "air", "O city", "1", 1),
+    ("ann", "hi", "air", "O", "1", 1), ("ann", "i am raja", "air", "O O name", "1", 2),
+    ("ann", "ok", "air", "O", "1", 10), ("ann", "ok", "air", "O", "1", 9),
+    ("ann", "other talk", "media", "O O", "2", 1), ("bob", "to rome", "air", "O city", "1", 1),
     ("bob", "three labels here", "air", "O O", "1", 2),
-]
+]  # fmt: skip
 
 
 def _config(**more):
@@ -30,8 +28,7 @@ def _config(**more):
 
 
 def _table(rows):
-    names = ("user", "text", "domain", "slots", "by", "order")
-    return pa.table({name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)})
+    return string_table([[*row[:-1], None if row[-1] is None else str(row[-1])] for row in rows], NAMES)
 
 
 def _documents(blocks, **more):
@@ -58,12 +55,17 @@ def test_the_bound_and_the_cut_see_documents():
     assert count == 2
     assert documents["bob", "air"][0] == "USR: to r"
     assert len([user for user, _ in documents if user == "ann"]) == 1
+    documents, _ = _documents([ROWS], max_chars=20)
+    assert documents["ann", "air"] == ("USR: hi\nUSR: i am ra", "O O O O O name")  # the labels of what is left
 
 
 def test_a_user_who_joins_changes_no_other_document():
-    before, _ = _documents([ROWS])
-    after, _ = _documents([[*ROWS, ("cat", "hello", "air", "O", "1", 1)]])
+    """Here with a row without a place, which is a document of its own as it is."""
+    before, count = _documents([ROWS])
+    joined = [("cat", "hello", "air", "O", "1", 1), ("cat", "my secret", None, None, None, None)]
+    after, more = _documents([[*ROWS, *joined]])
     assert {name: document for name, document in after.items() if name[0] != "cat"} == before
+    assert (after["cat", None], more) == (("my secret", "? ?"), count + 2)
 
 
 def test_which_rows_share_a_block_changes_no_document():
@@ -74,19 +76,12 @@ def test_which_rows_share_a_block_changes_no_document():
     assert finish(pa.concat_tables(ready), 0, KEY, layout)[1].duplicates == len(ROWS)
 
 
-@pytest.mark.parametrize("first", ["air", "media"])
-def test_which_of_two_turns_in_one_place_comes_first_depends_on_them_alone(first):
+def test_which_of_two_turns_in_one_place_comes_first_depends_on_them_alone():
     """A document has the label of its first turn."""
     turns = [("ann", "hi", domain, "O", "1", 1) for domain in ("air", "media")]
-    turns = turns if first == "air" else turns[::-1]
-    documents = ({("ann", "air"): ("USR: hi\nUSR: hi", "O O O O")}, 1)
-    assert _documents([turns]) == _documents([[turn] for turn in turns]) == documents
-
-
-def test_a_row_without_a_place_is_a_document_of_its_own_as_it_is():
-    documents, count = _documents([[*ROWS, ("cat", "my secret", None, None, None, None)]])
-    assert count == 4
-    assert documents["cat", None] == ("my secret", "? ?")
+    expected = ({("ann", "air"): ("USR: hi\nUSR: hi", "O O O O")}, 1)
+    for each in (turns, turns[::-1]):
+        assert _documents([each]) == _documents([[turn] for turn in each]) == expected
 
 
 @pytest.mark.parametrize(("labels", "expected"), [("O name", "O name"), ("O O name", "? ?"), (None, "? ?")])
@@ -107,16 +102,10 @@ def test_each_word_keeps_its_label_whatever_stands_in_front(prefix):
         _config(join=JOIN | {"prefix": "USR:"})
 
 
-def test_a_document_that_is_cut_keeps_the_labels_of_the_words_that_are_left():
-    documents, _ = _documents([ROWS], max_chars=20)
-    assert documents["ann", "air"] == ("USR: hi\nUSR: i am ra", "O O O O O name")
-
-
 @pytest.mark.parametrize("place", ["first", "nan"])
 def test_a_place_that_is_no_number_is_refused_without_quoting_it(place):
-    rows = [("ann", "hi", "air", "O", "1", place)]
     with pytest.raises(CorpusError, match=r"corpus.join.order names a column .* numbers") as refused:
-        _documents([rows])
+        _documents([[("ann", "hi", "air", "O", "1", place)]])
     assert place not in str(refused.value)
     assert refused.value.__context__ is None
 

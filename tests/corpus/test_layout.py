@@ -1,5 +1,6 @@
 """Adversarial ids: one user one shard, and nobody moves or changes when another user joins."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,10 +12,13 @@ from plain_shards import bound, finished, string_table
 
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT, Layout, add_digests, content_digest, finish, held_out, prepare
+from rayprivacy.corpus.manifest import ShardManifest, read_manifest, write_part
+from rayprivacy.corpus.phrases import tidy
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig
-from rayprivacy.corpus.users import clean
+from rayprivacy.corpus.users import Dropped, clean
 
 KEY = Key.for_tests()
 ODD_IDS = ["a", "A", "\u0430", "\uff41", "1", "01", "1.0", "../../etc/passwd", "C:\\x", "s3://b/k"]
@@ -103,24 +107,18 @@ def test_content_digest_sees_every_column_and_the_key():
     assert len(digests) == 7
 
 
-def test_holdout_coins_are_fair_and_their_own():
+def test_coins_of_holdout_and_shards_are_fair_and_their_own():
     users = [f"user-{n}" for n in range(4000)]
     share = sum(held_out(KEY, user, 0.1) for user in users) / len(users)
     assert 0.08 < share < 0.12
     assert not any(held_out(KEY, user, 0.0) for user in users)
     # A larger share keeps who was held out, and says nothing about the shard.
     assert all(held_out(KEY, user, 0.5) for user in users if held_out(KEY, user, 0.1))
-    layout = Layout(CorpusConfig(holdout=0.5), 2, 1)
-    zeros = [layout.shard_of(KEY, user) for user in users]
-    assert 0.4 < zeros.count(0) / (len(zeros) - zeros.count(HOLDOUT)) < 0.6
-
-
-def test_shards_fill_evenly():
-    layout = Layout(CorpusConfig(holdout=0.0), 10, 3)
-    counts = [0] * 10
-    for n in range(5000):
-        counts[layout.shard_of(KEY, str(n))] += 1
-    assert sum((count - 500) ** 2 / 500 for count in counts) < 30  # chi-square, 9 degrees of freedom, p = 4e-4
+    counts = Counter(Layout(CorpusConfig(holdout=0.5), 2, 1).shard_of(KEY, user) for user in users)
+    assert 0.4 < counts[0] / (counts[0] + counts[1]) < 0.6
+    even = Counter(Layout(CorpusConfig(holdout=0.0), 10, 3).shard_of(KEY, user) for user in users)
+    assert len(even) == 10
+    assert sum((count - 400) ** 2 / 400 for count in even.values()) < 30  # chi-square, p = 4e-4
 
 
 def test_a_stray_user_is_refused_without_a_name():
@@ -131,34 +129,26 @@ def test_a_stray_user_is_refused_without_a_name():
     assert "secret" not in str(caught.value)
 
 
-def test_parts_cover_the_shards():
-    assert (LAYOUT.parts, LAYOUT.part_of(6), LAYOUT.part_of(HOLDOUT)) == (4, 3, HOLDOUT)
+WRONG = [({"max_records_per_user": 0}, "max_records"), ({"holdout": 0.95}, "holdout"), ({"sauce": "x"}, "source")]
+WRONG += [
+    ({"holdout": float("nan")}, "holdout"),
+    ({"user": "text"}, "user"),
+    ({"text": "x", "labels": ["x"]}, "labels"),
+]
+WRONG += [({"labels": labels}, "labels") for labels in (["shard"], ["__place"], ["__order"], ["topic", "topic"])]
 
 
-@pytest.mark.parametrize(("shards", "per_part"), [(0, 1), (1, 0)])
-def test_layout_needs_shards(shards, per_part):
-    with pytest.raises(ConfigError, match="is 0"):
-        Layout(CorpusConfig(), shards, per_part)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "field"),
-    [
-        ({"max_records_per_user": 0}, "max_records_per_user"),
-        ({"holdout": 0.95}, "holdout"),
-        ({"holdout": float("nan")}, "holdout"),
-        ({"user": "text"}, "user"),
-        ({"labels": ["shard"]}, "labels"),
-        ({"labels": ["__place"]}, "labels"),
-        ({"labels": ["__order"]}, "labels"),
-        ({"labels": ["topic", "topic"]}, "labels"),
-        ({"text": "body", "labels": ["body"]}, "labels"),
-        ({"sauce": "x"}, "source"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "field"), WRONG)
 def test_wrong_settings_name_the_field(wrong, field):
     with pytest.raises(ConfigError, match=field):
         CorpusConfig.parse(wrong)
+
+
+@pytest.mark.parametrize(("shards", "per_part"), [(0, 1), (1, 0)])
+def test_a_layout_needs_shards_which_its_parts_cover(shards, per_part):
+    assert (LAYOUT.parts, LAYOUT.part_of(6), LAYOUT.part_of(HOLDOUT)) == (4, 3, HOLDOUT)
+    with pytest.raises(ConfigError, match="is 0"):
+        Layout(CorpusConfig(), shards, per_part)
 
 
 def test_rows_by_place_are_not_cut_by_characters_and_hold_no_phrases():
@@ -168,3 +158,29 @@ def test_rows_by_place_are_not_cut_by_characters_and_hold_no_phrases():
     phrases = CorpusConfig(max_chars=WHOLE, phrases="-", max_shards_per_phrase=1)
     with pytest.raises(ConfigError, match=r"privacy\.unit is 'phrase', and the claim compares documents word for word"):
         Layout(phrases, 1, 1, PrivacyUnit.PHRASE, by_place=True)
+
+
+# Unit 'user' is what it was before there were others, under the test key.
+SHARDS = [3, 5, -1, 0, 1, 3, 4, -1, 1, -1, 2, 6, 3, -1, 5, 4, 0, -1, -1, 4, 2, -1, -1, 4]
+PARTS = {
+    HOLDOUT: (6, "a996ef4dc35c001f", "a7c3000b808d2b9c"),
+    0: (9, "b1b3c2f24926097b", "177f7cc7b335d723"),
+    1: (6, "87e7017ca78abe74", "02015930409af8cf"),
+    2: (6, "b0f2549906ff7a4e", "5b74236180c34cdb"),
+    3: (0, "4f53cda18c2baa0c", "0" * 16),
+}
+
+
+def test_rows_digests_and_manifest_are_what_they_were(tmp_path):
+    rows = [(f"user-{n % 9}", f" text {n % 31} ", "ab"[n % 2] if n % 5 else None) for n in range(120)]
+    parts = finished(prepare(tidy(string_table(rows), KEY, LAYOUT, None)[0], KEY, LAYOUT)[0], KEY, LAYOUT)
+    assert [LAYOUT.shard_of(KEY, f"user-{n}") for n in range(24)] == SHARDS
+    assert {
+        part: (len(rows), digest_json(rows.to_pylist())[:16], content_digest(rows, KEY)[:16])
+        for part, rows in parts.items()
+    } == PARTS
+    files = {part: write_part(rows, part, KEY, tmp_path) for part, rows in parts.items()}
+    manifest = ShardManifest("", 7, 2, 3, 0.3, tuple(files[part] for part in range(4)), files[HOLDOUT], Dropped())
+    manifest.write(tmp_path)
+    assert "unit" not in (tmp_path / "manifest.json").read_text()
+    assert read_manifest(tmp_path) == manifest

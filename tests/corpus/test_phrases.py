@@ -1,12 +1,6 @@
-"""Unit 'phrase': the list, the algebra of masking, and one phrase in n_s shards.
-
-Caught by the coupled test: the cut, or the dropping of duplicates, before the mask; a shard read from the text; a mask
-that is nothing, or that phrases may run across; a phrase that is not masked in a shard. By the test of the bound:
-n_s + 1 shards. By the rest: case or punctuation that hides an occurrence, overlaps let through, a line quoted.
-"""
+"""Unit 'phrase': the list, the algebra of masking, and one phrase in n_s shards."""
 
 import pickle
-import re
 import unicodedata
 
 import pyarrow as pa
@@ -27,10 +21,8 @@ from rayprivacy.corpus.verify import _line, shards_per_phrase, verify_shards
 
 KEY, PHRASE = Key.for_tests(), PrivacyUnit.PHRASE
 MOST, SHARDS = 2, 6
-CONFIG = CorpusConfig(
-    labels=("topic",), max_records_per_user=2, max_chars=16, holdout=0.2, phrases="-", max_shards_per_phrase=MOST
-)
-LAYOUT = Layout(CONFIG, SHARDS, 2, PHRASE)
+OWN = {"labels": ("topic",), "max_records_per_user": 2, "holdout": 0.2}
+LAYOUT = Layout(CorpusConfig(**OWN, max_chars=16, phrases="-", max_shards_per_phrase=MOST), SHARDS, 2, PHRASE)
 LIST = Phrases.of(["Ann Lee", "york", "new car", "élan é vital"])
 
 WORDS = ["ann", "LEE", "Ann", "lee", "york", "YORKER", "new", "car", "masked", "élan", "e\u0301lan", "É", "vital", "x"]
@@ -74,27 +66,23 @@ def test_one_phrase_changes_the_shards_it_may_stay_in_and_no_others(rows, number
     assert changed <= LIST.allowed(number, KEY, MOST, SHARDS)
 
 
-def test_the_bound_is_reached():
-    rows = [(f"u{n}", "york", None) for n in range(60)]
-    before, after = shards_of(rows), shards_of(without(rows, 1))
-    assert sum(one != other for one, other in zip(before, after, strict=True)) == MOST
-
-
 def cut_first(block, key, layout, phrases):
     return tidy(clean(block, layout.config.max_chars)[0], key, layout, phrases)
 
 
 def duplicates_first(block, key, layout, phrases):
-    own = Layout(CorpusConfig(labels=("topic",), max_records_per_user=2, holdout=0.2), SHARDS, 2)
-    kept = prepare(clean(block, None)[0], key, own)[0].select(["user", "text", "topic"])
+    kept = prepare(clean(block, None)[0], key, Layout(CorpusConfig(**OWN), SHARDS, 2))[0].select(
+        ["user", "text", "topic"]
+    )
     return tidy(kept, key, layout, phrases)
 
 
-@pytest.mark.parametrize("wrong", [cut_first, duplicates_first])
-def test_the_coupled_test_finds_a_wrong_order_of_steps(wrong):
-    rows = [(f"u{n}", f"york {text}", None) for n in range(40) for text in ("a", "b", "c and then d")]
-    before, after = shards_of(rows, step=wrong), shards_of(without(rows, 1), step=wrong)
-    assert sum(one != other for one, other in zip(before, after, strict=True)) > MOST
+@pytest.mark.parametrize("step", [tidy, cut_first, duplicates_first])
+def test_the_bound_is_reached_and_a_wrong_order_of_steps_passes_it(step):
+    rows = [(f"u{n}", f"york {text}", None) for n in range(60) for text in ("a", "b", "c and then d")]
+    before, after = shards_of(rows, step=step), shards_of(without(rows, 1), step=step)
+    changed = sum(one != other for one, other in zip(before, after, strict=True))
+    assert changed == MOST if step is tidy else changed > MOST
 
 
 @given(TEXTS, st.sets(st.sampled_from(NUMBERS)), st.sampled_from(NUMBERS))
@@ -126,22 +114,15 @@ def test_a_list_that_passes_has_disjoint_occurrences_and_others_overlap(lines):
         assert len(Phrases.of(lines).words) == len(lines)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Tell ANN LEE.", f"Tell {MASK}."),
-        ("ann,\n lee", MASK),
-        ("Annlee, xann lee, ann leex", "Annlee, xann lee, ann leex"),
-        ("ann lee ann lee", f"{MASK} {MASK}"),
-        ("York's yorks", f"{MASK}'s yorks"),
-        ("E\u0301lan É vital", MASK),
-        ("yo\u0301rk york\u0308", "yórk york\u0308"),
-        ("new york car", f"new {MASK} car"),
-        ("new_car", "new_car"),
-    ],
-)
-def test_occurrences_are_runs_of_whole_words(text, expected):
-    assert masked(text, *NUMBERS) == expected
+OCCURRENCES = {"Tell ANN LEE.": f"Tell {MASK}.", "ann,\n lee": MASK, "ann lee ann lee": f"{MASK} {MASK}"}
+OCCURRENCES |= {"York's yorks": f"{MASK}'s yorks", "E\u0301lan É vital": MASK, "new york car": f"new {MASK} car"}
+OCCURRENCES |= {"yo\u0301rk york\u0308": "yórk york\u0308"}
+OCCURRENCES |= {text: text for text in ("Annlee, xann lee, ann leex", "new_car")}
+
+
+@pytest.mark.parametrize("text", OCCURRENCES)
+def test_occurrences_are_runs_of_whole_words(text):
+    assert masked(text, *NUMBERS) == OCCURRENCES[text]
 
 
 @given(TEXTS)
@@ -170,40 +151,37 @@ def test_which_shards_may_hold_a_phrase_is_a_keyed_choice_of_its_own():
     assert [phrases.allowed(n, Key(b"k" * 32), 3, 10) for n in range(900)] != choices
 
 
-@pytest.mark.parametrize(
-    ("lines", "says"),
-    [
-        (["secretone two", "x", "two secretthree"], r"line 1 ends as line 3 begins"),
-        (["secret two secret"], r"line 1 ends as line 1 begins"),
-        (["secret"] * 2, r"line 2 repeats line 1"),
-        (["a secret b", "", "SECRET"], r"line 1 contains line 3"),
-        (["x", "?!"], r"line 2 has 0 words"),
-        (["secret " * 65], r"line 1 has 65 words"),
-        (["secret Masked"], r"line 1 has the word that masks"),
-        (["", "  "], r"a file without phrases"),
-    ],
-)
-def test_a_list_is_refused_by_line_numbers_alone(lines, says):
+REFUSED = {
+    "line 1 ends as line 3 begins": ["secretone two", "x", "two secretthree"],
+    "line 1 ends as line 1 begins": ["secret two secret"],
+    "line 2 repeats line 1": ["secret"] * 2,
+    "line 1 contains line 3": ["a secret b", "", "SECRET"],
+    "line 2 has 0 words": ["x", "?!"],
+    "line 1 has 65 words": ["secret " * 65],
+    "line 1 has the word that masks": ["secret Masked"],
+    "a file without phrases": ["", "  "],
+}
+
+
+@pytest.mark.parametrize("says", REFUSED)
+def test_a_list_is_refused_by_line_numbers_alone(says):
     with pytest.raises(ConfigError, match=says) as caught:
-        Phrases.of(lines)
+        Phrases.of(REFUSED[says])
     assert "secret" not in str(caught.value).lower()
 
 
-def test_a_list_neither_prints_nor_pickles():
-    phrases = Phrases.of(["secret"])
-    assert repr(phrases) == "Phrases(<sealed>)"
-    with pytest.raises(TypeError, match="never pickled"):
-        pickle.dumps(phrases)
-    assert not re.search("secret", repr(PhraseFile(path=None, digest=phrases.digest(KEY))))
-
-
-def test_a_list_is_read_once_and_watched(tmp_path):
+def test_a_list_is_read_once_watched_and_neither_prints_nor_pickles(tmp_path):
     path = tmp_path / "names.txt"
     path.write_text("\ufeffsecret one\r\n\nsecrettwo\n", "utf-8")
     file = PhraseFile.of(str(path), KEY)
-    assert file.load(KEY) == load_phrases(str(path)) == Phrases.of(["Secret  ONE", "secrettwo"])
+    phrases = load_phrases(str(path))
+    assert file.load(KEY) == phrases == Phrases.of(["Secret  ONE", "secrettwo"])
     assert Phrases.of(["secrettwo", "secret one"]).digest(KEY) == file.digest
-    assert Phrases.of(["secrettwo"]).digest(KEY) != file.digest != load_phrases(str(path)).digest(Key(b"k" * 32))
+    assert Phrases.of(["secrettwo"]).digest(KEY) != file.digest != phrases.digest(Key(b"k" * 32))
+    assert repr(phrases) == "Phrases(<sealed>)"
+    assert "secret" not in repr(PhraseFile(path=None, digest=file.digest))
+    with pytest.raises(TypeError, match="never pickled"):
+        pickle.dumps(phrases)
     path.write_text("secret three")
     with pytest.raises(ShardError, match="changed during the run"):
         file.load(KEY)
@@ -215,27 +193,19 @@ def test_a_list_is_read_once_and_watched(tmp_path):
         assert caught.value.__context__ is None
 
 
-def test_phrases_and_unit_belong_together():
-    user = Layout(CorpusConfig(), SHARDS, 2)
-    for layout, phrases in ((user, LIST), (LAYOUT, None)):
-        with pytest.raises(ShardError, match="pass both or none"):
-            tidy(string_table([("a", "t", "x")]), KEY, layout, phrases)
-
-
-def written(out, rows, phrases=LIST, step=tidy):
-    entries = {part: write_part(t, part, KEY, out, PHRASE) for part, t in parts_of(rows, 1, step, phrases).items()}
-    parts = tuple(entries[part] for part in range(LAYOUT.parts))
-    manifest = ShardManifest("", SHARDS, 2, 2, 0.2, parts, entries[HOLDOUT], Dropped(), PHRASE, MOST)
-    manifest.write(out)
-    return manifest
-
-
 def test_verify_finds_a_phrase_that_was_left(tmp_path):
-    rows = [(f"u{n}", "say York, x", None) for n in range(60)]
-    manifest = written(tmp_path, rows)
+    def written(phrases):
+        parts = parts_of([(f"u{n}", "say York, x", None) for n in range(60)], phrases=phrases)
+        files = {part: write_part(rows, part, KEY, tmp_path, PHRASE) for part, rows in parts.items()}
+        entries = tuple(files[part] for part in range(LAYOUT.parts))
+        manifest = ShardManifest("", SHARDS, 2, 2, 0.2, entries, files[HOLDOUT], Dropped(), PHRASE, MOST)
+        manifest.write(tmp_path)
+        return manifest
+
+    manifest = written(LIST)
     verify_shards(tmp_path, KEY, PHRASE, LIST)
     assert shards_per_phrase(tmp_path, manifest, LIST) == {0: 0, 1: MOST, 2: 0, 3: 0}
-    written(tmp_path, rows, phrases=Phrases.of(["another"]))
+    written(Phrases.of(["another"]))
     with pytest.raises(ShardError, match="holds a secret phrase in a shard where it must be masked") as caught:
         verify_shards(tmp_path, KEY, PHRASE, LIST)
     assert "york" not in str(caught.value).lower()
@@ -244,13 +214,13 @@ def test_verify_finds_a_phrase_that_was_left(tmp_path):
             verify_shards(tmp_path, KEY, unit, phrases)
 
 
-def test_counts_of_what_was_set_aside():
+def test_counts_of_what_was_set_aside_and_what_is_left_alone():
     rows = [("u1", "yorkyorkyorkyorkyork", None), ("u1", "x " * 20, None), ("u1", " ", None), (" ", "x", None)]
     table, dropped = tidy(string_table(rows), KEY, LAYOUT, LIST)
     assert table["text"].to_pylist() == ["x x x x x x x x"]
     assert dropped == Dropped(null_user=1, empty_text=2, cut_text=1)
-
-
-def test_held_out_texts_stay_as_they_are():
     held = next(f"h{n}" for n in range(99) if LAYOUT.shard_of(KEY, f"h{n}") == HOLDOUT)
     assert tidy(string_table([(held, "ann lee", None)]), KEY, LAYOUT, LIST)[0]["text"].to_pylist() == ["ann lee"]
+    for layout, phrases in ((Layout(CorpusConfig(), SHARDS, 2), LIST), (LAYOUT, None)):
+        with pytest.raises(ShardError, match="pass both or none"):
+            tidy(string_table(rows), KEY, layout, phrases)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,23 +10,11 @@ from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.evaluation.trees import tree_figures
+from rayprivacy.structures import trees
 from rayprivacy.structures.grammar import Grammar, lispress, read_functions, read_rules
-from rayprivacy.structures.trees import (
-    LITERAL,
-    MOST_LEVELS,
-    TreeError,
-    anonymised,
-    constants_of,
-    depth,
-    functions,
-    names,
-    parse,
-    parsed,
-    without_literals,
-    written,
-)
 
 ROOT = Path(__file__).parents[2]
+PLAY = frozenset({"Play"})
 REQUEST = '{"intent": "Play", "slots": {"artist": "Play it", "years": [1999, true, null, {"of": "Play"}]}}'
 JSON = st.recursive(
     st.one_of(st.text(max_size=4), st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False)),
@@ -35,27 +24,29 @@ JSON = st.recursive(
 
 
 def test_names_of_json_are_its_keys_and_the_constants_of_its_schema() -> None:
-    assert names(REQUEST) == ["intent", "slots", "artist", "years", "of"]
-    assert names(REQUEST, frozenset({"Play"})) == ["intent", "Play", "slots", "artist", "years", "of", "Play"]
-    assert names('(Yield (Find "Play"))', frozenset({"Play"})) == ["Yield", "Find"]
-
-
-def test_literals_are_forgotten_and_the_order_of_keys_too() -> None:
+    assert trees.names(REQUEST) == ["intent", "slots", "artist", "years", "of"]
+    assert trees.names(REQUEST, PLAY) == ["intent", "Play", "slots", "artist", "years", "of", "Play"]
+    assert trees.names('(Yield (Find "Play"))', PLAY) == ["Yield", "Find"]
+    # Literals are forgotten, and the order of keys too.
     other = '{"slots":{"years":[2001.5,true,null,{"of":"Play"}],"artist":"x"},"intent":"Play"}'
-    assert without_literals(other, frozenset({"Play"})) == without_literals(REQUEST, frozenset({"Play"}))
-    assert without_literals(other) != without_literals(other, frozenset({"Play"}))
-    assert without_literals('{"a": true}') != without_literals('{"a": false}')
-    assert without_literals('(f x7 (x7 "a") 3)') == without_literals('(f x1 (x1 "b") 4L)') == '(f x0 (x0 "_") 0)'
+    assert trees.without_literals(other, PLAY) == trees.without_literals(REQUEST, PLAY) != trees.without_literals(other)
+    assert trees.without_literals('{"a": true}') != trees.without_literals('{"a": false}')
+    twins = ('(f x7 (x7 "a") 3)', '(f x1 (x1 "b") 4L)')
+    assert {trees.without_literals(text) for text in twins} == {'(f x0 (x0 "_") 0)'}
+    real = ['{"intent": "A", "slots": {"x": "1"}}', '{"intent": "B", "slots": {}}']
+    synthetic = ['{"intent": "A", "slots": {}}', "no structure"]
+    assert tree_figures(real, synthetic)["function_recall"] == 2 / 3  # intent, slots; not x
+    assert tree_figures(real, synthetic, frozenset("AB"))["function_recall"] == 3 / 5  # and A; not B
 
 
 @given(JSON)
 def test_whatever_is_json_has_no_literal_afterwards(value: object) -> None:
     text = json.dumps([value])
-    found = without_literals(text)
+    found = trees.without_literals(text)
     assert found is not None
-    assert without_literals(found) == found
-    assert set(_leaves(json.loads(found))) <= {LITERAL, True, False, None}
-    assert names(text) == names(found) or len(names(text) or []) == len(names(found) or [])
+    assert trees.without_literals(found) == found
+    assert set(_leaves(json.loads(found))) <= {trees.LITERAL, True, False, None}
+    assert trees.names(text) == trees.names(found) or len(trees.names(text) or []) == len(trees.names(found) or [])
 
 
 def _leaves(value: object) -> list[object]:
@@ -66,21 +57,8 @@ def _leaves(value: object) -> list[object]:
 
 @pytest.mark.parametrize("text", ["", "{", '{"a": }', "[1, 2", "(a", "null", '"a"', "{'a': 1}", "[" * 100_000])
 def test_what_is_no_structure_has_no_names(text: str) -> None:
-    assert names(text) is None
-    assert without_literals(text) is None
-
-
-def test_figures_of_json_by_hand() -> None:
-    real = ['{"intent": "A", "slots": {"x": "1"}}', '{"intent": "B", "slots": {}}']
-    synthetic = ['{"intent": "A", "slots": {}}', "no structure"]
-    assert tree_figures(real, synthetic)["function_recall"] == 2 / 3  # intent, slots; not x
-    assert tree_figures(real, synthetic, frozenset("AB"))["function_recall"] == 3 / 5  # and A; not B
-
-
-def test_constants_are_found_at_any_depth() -> None:
-    schema = {"anyOf": [{"properties": {"enum": {"const": "a"}}}, {"enum": ["b", 3, None]}], "const": 4}
-    assert constants_of(schema) == {"a", "b"}
-    assert Grammar('root ::= "a"').constants == frozenset()
+    assert trees.names(text) is None
+    assert trees.without_literals(text) is None
 
 
 def test_rules_are_read_or_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -93,12 +71,18 @@ def test_rules_are_read_or_refused_in_one_sentence(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(ConfigError, match="which holds no JSON object: give a JSON Schema"):
             read_rules(str(path), "json", "parses.rules")
+    packaged = read_rules(str(ROOT / "jobs" / "two_stage" / "snips.schema.json"), "json", "parses.rules").constants
+    assert (len(packaged), "PlayMusic" in packaged) == (7, True)
+    schema = {"anyOf": [{"properties": {"enum": {"const": "a"}}}, {"enum": ["b", 3, None]}], "const": 4}
+    assert trees.constants_of(schema) == {"a", "b"}
 
 
-def test_the_packaged_schema_lists_seven_intents() -> None:
-    grammar = read_rules(str(ROOT / "jobs" / "two_stage" / "snips.schema.json"), "json", "parses.rules")
-    assert len(grammar.constants) == 7
-    assert "PlayMusic" in grammar.constants
+def test_a_grammar_is_made_of_rules_and_listed_names_alone() -> None:
+    first, second = lispress(["Yield", "?="]), lispress(["Yield", "?=", "Yield", "Create"])
+    assert first.splitlines()[:-1] == second.splitlines()[:-1]
+    assert second.splitlines()[-1] == 'name ::= "Yield" | "?=" | "Create" | "let" | "do"'
+    with pytest.raises(ConfigError, match=r"parses\.functions is '/nowhere': it cannot be read"):
+        read_functions("/nowhere", "parses.functions")
 
 
 REAL = [
@@ -120,48 +104,36 @@ TREES = st.recursive(
 
 @pytest.mark.parametrize("text", REAL)
 def test_real_trees_come_back_to_the_letter(text: str) -> None:
-    assert written(parse(text)) == text
-    assert written(parse(text.replace(" ", "\n  ", 1))) == text
+    assert trees.written(trees.parse(text)) == text
+    assert trees.written(trees.parse(text.replace(" ", "\n  ", 1))) == text
 
 
 @given(TREES)
-def test_every_tree_comes_back(tree: tuple[object, ...]) -> None:
-    assert parse(written(tree)) == tree  # type: ignore[arg-type]
-    again = anonymised(anonymised(tree))  # type: ignore[arg-type]
-    assert again == anonymised(tree)  # type: ignore[arg-type]
+def test_every_tree_comes_back(tree: Any) -> None:
+    assert trees.parse(trees.written(tree)) == tree
+    assert trees.anonymised(trees.anonymised(tree)) == trees.anonymised(tree)
 
 
 def test_functions_are_heads_but_no_types_and_no_variables() -> None:
-    assert functions(parse(REAL[1])) == ["Yield", "Execute", "ConfirmAndReturnAction"]
-    assert functions(parse(REAL[2]))[:7] == ["let", "Execute", "Act", "do", "Yield", "Yield", "&"]
-    assert functions(parse(REAL[2]))[7:] == ["Event.start", "item", "toDays"]
-    assert functions(parse(REAL[4])) == ["Yield", "refer", "Query", "?="]
-    assert [depth(parse(text)) for text in REAL] == [6, 4, 7, 7, 6]  # types count
-
-
-def test_literals_and_names_of_variables_are_forgotten() -> None:
-    assert written(anonymised(parse('(f x7 (x7 "secret") -3L 2.5 x2 true)'))) == '(f x0 (x0 "_") 0 0 x1 true)'
+    named = trees.parse('(f x7 (x7 "secret") -3L 2.5 x2 true)')
+    assert trees.written(trees.anonymised(named)) == '(f x0 (x0 "_") 0 0 x1 true)'
+    assert trees.functions(trees.parse(REAL[1])) == ["Yield", "Execute", "ConfirmAndReturnAction"]
+    assert " ".join(trees.functions(trees.parse(REAL[2]))) == "let Execute Act do Yield Yield & Event.start item toDays"
+    assert trees.functions(trees.parse(REAL[4])) == ["Yield", "refer", "Query", "?="]
+    assert [trees.depth(trees.parse(text)) for text in REAL] == [6, 4, 7, 7, 6]  # types count
 
 
 @pytest.mark.parametrize("text", ["", "Yield", "()", "(a", "(a))", "(a) (b)", 'a "b', '(a "b)', ")(", "(a ())"])
 def test_what_is_no_tree_is_refused_and_not_quoted(text: str) -> None:
-    assert parsed(text) is None
-    with pytest.raises(TreeError) as refused:
-        parse(text)
+    assert trees.parsed(text) is None
+    with pytest.raises(trees.TreeError) as refused:
+        trees.parse(text)
     assert "Yield" not in str(refused.value)
     assert "b" not in str(refused.value).replace("list", "").split("or")[0].split()
 
 
 def test_brackets_without_end_stop_nothing() -> None:
-    assert parsed("(a " * MOST_LEVELS + ")" * MOST_LEVELS) is None
-    deep = "(a " * (MOST_LEVELS - 1) + ")" * (MOST_LEVELS - 1)
-    assert depth(parse(deep)) == MOST_LEVELS - 1
-    assert functions(parse(deep)) == ["a"] * (MOST_LEVELS - 1)
-
-
-def test_a_grammar_is_made_of_rules_and_listed_names_alone() -> None:
-    first, second = lispress(["Yield", "?="]), lispress(["Yield", "?=", "Yield", "Create"])
-    assert first.splitlines()[:-1] == second.splitlines()[:-1]
-    assert second.splitlines()[-1] == 'name ::= "Yield" | "?=" | "Create" | "let" | "do"'
-    with pytest.raises(ConfigError, match=r"parses\.functions is '/nowhere': it cannot be read"):
-        read_functions("/nowhere", "parses.functions")
+    assert trees.parsed("(a " * trees.MOST_LEVELS + ")" * trees.MOST_LEVELS) is None
+    deep = "(a " * (trees.MOST_LEVELS - 1) + ")" * (trees.MOST_LEVELS - 1)
+    assert trees.depth(trees.parse(deep)) == trees.MOST_LEVELS - 1
+    assert trees.functions(trees.parse(deep)) == ["a"] * (trees.MOST_LEVELS - 1)

@@ -1,5 +1,7 @@
 """What a made-up but realistic run directory holds, and a reader of the page."""
 
+from copy import deepcopy
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,7 @@ from rayprivacy.evaluation.language import length_summary, synthetic_metrics
 HEX = "3f9ac1d07be2458691f4aa20c7de5b18"
 ATTACK = "<script>alert('x')</script>"
 OPENERS = ("Hi there! How has your week been so far?", "I spent the weekend hiking with my sister.", "Do you like tea?")
-REPLIES = (
-    "Pretty good, thanks. I finally finished that book you told me about, and the ending surprised me.",
-    "Same!",
-    "",
-)
+REPLIES = ("Pretty good, thanks. I finally finished that book, and the ending surprised me.", "Same!", "")
 RECIPE = """method: seqpate
 corpus: {source: chitchat, text: text, user: user, max_records_per_user: 100}
 privacy:
@@ -50,40 +48,29 @@ EVALUATION = {
 SPENT = {"epsilon": 2.2, "delta": 1e-6, "epsilon_rdp": None, "epsilon_zcdp": None}
 
 
+EVENT = {"kind": "gaussian", "sigma_eff": 121.4213562, "q": None, "count": 12000, "sensitivity": "L2, one user"}
+CERTIFICATE: dict[str, Any] = {
+    "schema_version": 2,
+    "release_id": "seqpate-2f8c11",
+    "corpus_digest": HEX * 2,
+    "account": "chitchat-users",
+    "accountant": {"claim": "analytic Gaussian (GDP filter)", "diagnostic": "dp-accounting 0.6.0"},
+    "events": [EVENT, EVENT | {"kind": "sampled_gaussian", "sigma_eff": 1.1, "q": 0.01, "count": 500}],
+    "spent_diagnostic": SPENT,
+    "run_request": {"epsilon": 1.5, "delta": 1e-6},
+    "assumptions": ["Each user sits in one shard.", "User ids in the corpus are right: one person has one id."],
+    "ledger_head": HEX[::-1] * 2,
+    "ledger_keyed": True,
+    "versions": {"rayprivacy": "0.1.0", "dp-accounting": "0.6.0", "torch": "2.13.0"},
+    "stages": [{"name": "teachers", "epsilon": None}, {"name": "student", "epsilon": 1.5}],
+    "as_published": {"epsilon": 1.2},
+}
+CERTIFICATE |= {"kind": "central", "unit": "user", "relation": "add-or-remove", "composition": "gdp", "parameters": {}}
+CERTIFICATE |= {"epsilon": 3.0, "delta": 1e-6, "exposures": [], "other_accounts": [], "warnings": []}
+
+
 def certificate() -> dict[str, Any]:
-    return {
-        "schema_version": 2,
-        "release_id": "seqpate-2f8c11",
-        "corpus_digest": HEX * 2,
-        "account": "chitchat-users",
-        "kind": "central",
-        "unit": "user",
-        "relation": "add-or-remove",
-        "epsilon": 3.0,
-        "delta": 1e-6,
-        "composition": "gdp",
-        "parameters": {},
-        "accountant": {"claim": "analytic Gaussian (GDP filter)", "diagnostic": "dp-accounting 0.6.0"},
-        "events": [
-            {"kind": "gaussian", "sigma_eff": 121.4213562, "q": None, "count": 12000, "sensitivity": "L2, one user"},
-            {"kind": "sampled_gaussian", "sigma_eff": 1.1, "q": 0.01, "count": 500, "sensitivity": "L2, one user"},
-        ],
-        "spent_diagnostic": SPENT,
-        "run_request": {"epsilon": 1.5, "delta": 1e-6},
-        "exposures": [],
-        "other_accounts": [],
-        "assumptions": [
-            "Each user sits in exactly one shard, chosen by a keyed hash of the user id.",
-            "Prompts, candidates and the base model are public; the corpus had no part in their choice.",
-            "User ids in the corpus are right: one person with two ids is protected as two users.",
-        ],
-        "ledger_head": HEX[::-1] * 2,
-        "ledger_keyed": True,
-        "warnings": [],
-        "versions": {"rayprivacy": "0.1.0", "dp-accounting": "0.6.0", "torch": "2.13.0"},
-        "stages": [{"name": "teachers", "epsilon": None}, {"name": "student", "epsilon": 1.5}],
-        "as_published": {"epsilon": 1.2},
-    }
+    return deepcopy(CERTIFICATE)
 
 
 def texts() -> list[str]:
@@ -91,20 +78,23 @@ def texts() -> list[str]:
     return [ATTACK, "", "null\x00byte and \u202eright to left", "unbroken" * 60, *many, "Same!", "Same!"]
 
 
-def metrics() -> dict[str, Any]:
+@cache
+def _metrics() -> dict[str, Any]:
     names = {"base": 61.318, "base_pseudo": 48.5, "student": 31.07, "nonprivate": 22.4}
-    return {
-        "schema_version": 1,
-        "synthetic": {"releasable": True, **synthetic_metrics(texts())},
-        "heldout": {
-            "releasable": False,
-            "why": "Perplexity reads 512 held-out conversations of users outside the training split.",
-            "perplexity": names,
-            "bleu": {name: {"bleu3": 200 / ppl, "bleu4": 100 / ppl} for name, ppl in names.items()},
-            "lengths": length_summary([f"{OPENERS[i % 3]} {'so ' * (i * i % 37)}" for i in range(200)]),
-        },
-        "timings_s": {"corpus": 4.21, "teachers": 312.0, "student": 7500.0},
+    heldout = {
+        "releasable": False,
+        "why": "Perplexity reads 512 held-out conversations of users outside the training split.",
+        "perplexity": names,
+        "bleu": {name: {"bleu3": 200 / ppl, "bleu4": 100 / ppl} for name, ppl in names.items()},
+        "lengths": length_summary([f"{OPENERS[i % 3]} {'so ' * (i * i % 37)}" for i in range(200)]),
     }
+    timings = {"corpus": 4.21, "teachers": 312.0, "student": 7500.0}
+    synthetic = {"releasable": True, **synthetic_metrics(texts())}
+    return {"schema_version": 1, "synthetic": synthetic, "heldout": heldout, "timings_s": timings}
+
+
+def metrics() -> dict[str, Any]:
+    return deepcopy(_metrics())
 
 
 class Page(HTMLParser):
@@ -123,12 +113,11 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        if tag not in self.VOID and not self.get_starttag_text().endswith("/>"):
+        if tag not in self.VOID:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        if not (self.get_starttag_text() or "").endswith("/>") or self.open[-1:] == [tag]:
-            assert self.open.pop() == tag
+        assert self.open.pop() == tag
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))

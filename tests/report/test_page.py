@@ -1,4 +1,4 @@
-"""The page holds what it must, says what it may, and needs nothing from outside."""
+"""The page of one run or of several holds what it must, says what it may, and needs nothing from outside."""
 
 import json
 import re
@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from run_directory import ATTACK, AUDIT, EVALUATION, Page, certificate, metrics
+from commands import command
+from run_directory import ATTACK, AUDIT, Page, certificate, metrics
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.reporting.page import write_report
+from rayprivacy.reporting.page import write_comparison, write_report
 
 SECTIONS = ["verdict", "flow", "budget", "metrics", "samples", "limits", "recipe"]
 LABEL = "internal: measured on private text, not covered by the certificate"
@@ -26,18 +27,20 @@ def page(make_run: Make) -> Page:
 
 @pytest.fixture
 def audited(make_run: Make) -> Path:
-    root = make_run()
-    (root / "audit.json").write_text(json.dumps(AUDIT))
-    (root / "evaluation.json").write_text(json.dumps(EVALUATION))
-    return root
+    return make_run(audited=True)
 
 
-def test_every_section_once_and_every_tag_closed(page: Page) -> None:
+def test_every_section_once_every_tag_closed_and_figures_described(page: Page) -> None:
     assert page.open == []
     assert [name for name in page.ids() if name in SECTIONS] == SECTIONS
     assert len(page.ids()) == len(set(page.ids()))
     assert ("html", {"lang": "en"}) in page.tags
     assert [tag for tag, _ in page.tags].count("h1") == 1
+    figures = [attrs for tag, attrs in page.tags if tag == "svg"]
+    assert {attrs["class"] for attrs in figures} == {"flow-across", "flow-down", "account", "lengths"}
+    for attrs in figures:
+        assert attrs["role"] == "img"
+        assert set((attrs["aria-labelledby"] or "").split()) <= set(page.ids())
 
 
 def test_nothing_is_fetched_and_nothing_runs(page: Page) -> None:
@@ -61,35 +64,14 @@ def test_the_claim_is_the_cap_and_the_request_stands_beside_it(page: Page) -> No
     assert "Warning" not in page.text
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"warnings": ["not private: test key"]}, "not private: test key"),
-        ({"epsilon": 60.0}, "no meaningful guarantee: epsilon = 60 is above 50"),
-    ],
-)
-def test_a_warning_takes_the_place_of_the_claim(make_run: Make, changes: dict[str, Any], said: str) -> None:
-    page = Page(write_report(make_run(changes)))
-    assert f"Warning: do not rely on a guarantee from this run {said}" in page.text
-    assert "are protected with" not in page.text
-    assert [attrs for _, attrs in page.tags if attrs.get("role") == "alert"]
-    assert "free to share" not in page.text
-    assert page.text.count("treat it as private") == 2
-    assert "Nothing is protected while a warning stands." in page.text
-
-
-def test_private_figures_are_labelled(page: Page) -> None:
+def test_private_figures_are_labelled(page: Page, make_run: Make) -> None:
     assert page.text.count(LABEL) == 2  # above the table, in the histogram's legend
-    assert "On held-out text (internal)" in page.text
-    assert "Held-out internal" in page.text
-    assert "Student (this run) 31.07 6.44 3.22" in page.text
-
-
-def test_whatever_does_not_say_releasable_is_labelled(make_run: Make) -> None:
+    for said in ("On held-out text (internal)", "Held-out internal", "Student (this run) 31.07 6.44 3.22"):
+        assert said in page.text
     synthetic = {key: value for key, value in metrics()["synthetic"].items() if key != "releasable"}
-    text = Page(write_report(make_run(figures={"synthetic": synthetic}))).text
-    assert "free to share." not in text
-    assert text.count(LABEL) == 3
+    unmarked = Page(write_report(make_run(figures={"synthetic": synthetic}))).text
+    assert "free to share." not in unmarked
+    assert unmarked.count(LABEL) == 3
 
 
 def test_the_copy_that_leaves_the_house_has_no_private_figure(make_run: Make) -> None:
@@ -100,53 +82,29 @@ def test_the_copy_that_leaves_the_house_has_no_private_figure(make_run: Make) ->
     assert [name for name in page.ids() if name in SECTIONS] == SECTIONS
 
 
-def test_everything_is_escaped(make_run: Make) -> None:
+def test_everything_is_escaped_and_a_password_blotted_out(make_run: Make) -> None:
     run = make_run({"account": ATTACK, "release_id": ATTACK, "warnings": [ATTACK]})
     pq.write_table(pa.table({"text": [ATTACK, "</li></ol><b>", None]}), run / "synthetic.parquet")
     page = Page(write_report(run))
     assert "<script" not in page.source
     for said in (ATTACK, "</li></ol><b>", "(empty)", "<script>alert('recipe')</script>"):
         assert said in page.text
-
-
-def test_a_password_in_the_recipe_is_blotted_out(page: Page) -> None:
     assert "hunter2" not in page.source
     assert "postgresql://ada:***@db/ledger?sslmode=require&sslpassword=***" in page.text
 
 
-def test_only_released_text_is_read(make_run: Make) -> None:
+def test_twenty_released_samples_and_the_same_bytes_each_time(make_run: Make) -> None:
     run = make_run()
-    (run / "run.log").write_text("SECRET")
-    (run / "private.json").write_text('"SECRET"')
-    page = Page(write_report(run))
-    assert "SECRET" not in page.source
-    assert "unread" not in page.source  # the other columns of the Parquet file
-
-
-def test_twenty_samples_and_the_same_bytes_each_time(make_run: Make) -> None:
-    run = make_run()
+    for name in ("run.log", "private.json"):
+        (run / name).write_text('"SECRET"')
     path = write_report(run)
     first = path.read_bytes()
     assert write_report(run).read_bytes() == first
     assert path == run / "report.html"
-    assert "20 of 246 synthetic texts" in Page(path).text
-    assert sum(attrs.get("dir") == "auto" for tag, attrs in Page(path).tags if tag == "li") == 20
-
-
-def test_figures_have_a_title_and_a_description(page: Page) -> None:
-    figures = [attrs for tag, attrs in page.tags if tag == "svg"]
-    assert {attrs["class"] for attrs in figures} == {"flow-across", "flow-down", "account", "lengths"}
-    for attrs in figures:
-        assert attrs["role"] == "img"
-        assert set((attrs["aria-labelledby"] or "").split()) <= set(page.ids())
-
-
-@pytest.mark.parametrize("key", ["epsilon", "ledger_head", "events", "warnings", "run_request"])
-def test_a_missing_key_is_named_with_its_file(make_run: Make, key: str) -> None:
-    run = make_run()
-    (run / "certificate.json").write_text(json.dumps({k: v for k, v in certificate().items() if k != key}))
-    with pytest.raises(ConfigError, match=rf"certificate\.json has no key '{key}'"):
-        write_report(run)
+    page = Page(path)
+    assert "20 of 246 synthetic texts" in page.text
+    assert sum(attrs.get("dir") == "auto" for tag, attrs in page.tags if tag == "li") == 20
+    assert not [word for word in ("SECRET", "unread") if word in page.source]  # nor the other columns of the text
 
 
 @pytest.mark.parametrize("name", ["certificate.json", "metrics.json", "recipe.yaml", "synthetic.parquet"])
@@ -160,6 +118,20 @@ def test_a_file_that_is_missing_or_broken_is_named(make_run: Make, name: str, co
         write_report(run)
 
 
+@pytest.mark.parametrize("key", ["epsilon", "ledger_head", "events", "warnings", "run_request"])
+def test_a_missing_key_or_column_is_named_with_its_file(make_run: Make, key: str) -> None:
+    run = make_run()
+    pq.write_table(pa.table({"words": ["x"]}), run / "synthetic.parquet")
+    with pytest.raises(ConfigError, match="column 'text'"):
+        write_report(run)
+    (run / "audit.json").write_text('{"membership": {}}')
+    with pytest.raises(ConfigError, match=r"audit\.json has no key 'canaries'"):
+        write_report(run)
+    (run / "certificate.json").write_text(json.dumps({k: v for k, v in certificate().items() if k != key}))
+    with pytest.raises(ConfigError, match=rf"certificate\.json has no key '{key}'"):
+        write_report(run)
+
+
 def test_text_in_place_of_a_figure_is_refused_and_not_quoted(make_run: Make) -> None:
     heldout = metrics()["heldout"] | {"perplexity": {"base": "a private sentence"}}
     with pytest.raises(ConfigError, match=r"heldout\.perplexity\.base") as caught:
@@ -167,21 +139,19 @@ def test_text_in_place_of_a_figure_is_refused_and_not_quoted(make_run: Make) -> 
     assert "sentence" not in str(caught.value)
 
 
-def test_text_is_read_from_its_column_alone(make_run: Make) -> None:
-    run = make_run()
-    pq.write_table(pa.table({"words": ["x"]}), run / "synthetic.parquet")
-    with pytest.raises(ConfigError, match="column 'text'"):
-        write_report(run)
-
-
-def test_the_internal_page_shows_both(audited: Path) -> None:
+def test_the_internal_page_shows_both_and_one_to_share_neither(audited: Path) -> None:
     page = Page(write_report(audited))
-    assert {"audit", "evaluation"} <= set(page.ids())
     assert len(page.ids()) == len(set(page.ids()))
-    for said in ("Not flagged: no attack did better.", "AUC 0.51 (0.47 to 0.55)", "fidelity: mauve", "0.625", "0.94"):
+    for said in ("0.625", "0.94", "0.475 to 0.525", "intervals are rough"):
         assert said in page.text
-    assert "0.475 to 0.525" in page.text
-    assert "intervals are rough" in page.text
+    shared = Page(write_report(audited, internal=False))
+    for name in ("audit", "evaluation"):
+        assert name in page.ids()
+        assert name not in shared.ids()
+    for said in ("Not flagged: no attack did better.", "AUC 0.51 (0.47 to 0.55)", "fidelity: mauve", "xposure"):
+        assert said in page.text
+        assert said not in shared.text
+    assert not [word for word in ("Not flagged", "AUC", "mauve") if word in shared.text]
 
 
 def test_dots_are_where_the_figures_are(audited: Path) -> None:
@@ -194,13 +164,6 @@ def test_dots_are_where_the_figures_are(audited: Path) -> None:
     assert re.findall(r'<circle class="dot leaked" cx="[\d.]+" cy="([\d.]+)"', exposure) == ["26.0"]
 
 
-def test_a_page_to_share_has_neither(audited: Path) -> None:
-    page = Page(write_report(audited, internal=False))
-    assert not {"audit", "evaluation"} & set(page.ids())
-    for said in ("Not flagged", "AUC", "mauve", "exposure"):
-        assert said not in page.text
-
-
 def test_a_flagged_run_is_an_alarm(audited: Path) -> None:
     flagged = AUDIT | {"verdict": {"flagged": True, "sentence": "FLAGGED by membership."}}
     (audited / "audit.json").write_text(json.dumps(flagged))
@@ -209,7 +172,55 @@ def test_a_flagged_run_is_an_alarm(audited: Path) -> None:
     assert "FLAGGED by membership." in page.text
 
 
-def test_a_file_of_another_kind_is_one_sentence(audited: Path) -> None:
-    (audited / "audit.json").write_text(json.dumps({"membership": {}}))
-    with pytest.raises(ConfigError, match=r"audit\.json has no key 'canaries'"):
-        write_report(audited)
+@pytest.fixture
+def three(make_run: Make) -> list[Path]:
+    """Three runs of growing epsilon; the second is beaten by the first."""
+    runs = []
+    for name, epsilon, student in (("one", 1.0, 40.0), ("three", 3.0, 41.5), ("eight", 8.0, 30.25)):
+        figures = metrics()
+        figures["heldout"]["perplexity"]["student"] = student
+        runs.append(make_run({"run_request": {"epsilon": epsilon, "delta": 1e-6}}, figures, name))
+    return runs
+
+
+def _circles(page: Page) -> list[str | None]:
+    return [attrs["class"] for tag, attrs in page.tags if tag == "circle"]
+
+
+def test_the_page_shows_every_run_and_one_to_share_no_private_figure(three: list[Path], tmp_path: Path) -> None:
+    page = Page(write_comparison(three, tmp_path / "page.html"))
+    shared = Page(write_comparison(three, tmp_path / "shared.html", internal=False))
+    for word in ("40.00", "41.50", "30.25", "61.32", "erplexity", "internal"):
+        assert word in page.text
+        assert word not in shared.text
+    for word in ("one", "three", "eight"):
+        assert word in page.text
+        assert word in shared.text
+    assert len(page.ids()) == len(set(page.ids()))
+    assert (page.open, _circles(page), _circles(shared)) == ([], ["dot best", "dot", "dot best"], [])
+    assert not [name for _, attrs in page.tags for name in attrs if name in ("src", "href")]
+
+
+@pytest.mark.parametrize("other", [{"kind": "selective"}, {"unit": "record", "epsilon": 70.0}])
+def test_claims_of_different_kinds_share_no_frontier(three: Any, make_run: Make, tmp_path: Path, other: Any) -> None:
+    """The epsilon of a selective run is not one for users."""
+    more = make_run({"corpus_digest": "0" * 64} | other, name="other")
+    page = Page(write_comparison([*three, more], tmp_path / "page.html"))
+    assert "claims of different kinds, or protect different units" in page.text
+    assert "trained on different private text" in page.text
+    assert page.text.count("warning: do not rely on it") == ("epsilon" in other)
+    assert _circles(page) == []
+
+
+def test_the_command_and_its_refusals(three: list[Path], tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    with pytest.raises(ConfigError, match="two run directories or more"):
+        write_comparison(three[:1], path)
+    done = command(["report", *map(str, three), "--out", str(path)], tmp_path)
+    assert (done.returncode, done.stdout.strip()) == (0, str(path))
+    path.unlink()
+    assert "s3://bucket/run is a URI" in command(["report", str(three[0]), "s3://bucket/run"], tmp_path).stderr
+    (three[1] / "certificate.json").unlink()
+    with pytest.raises(ConfigError, match=r"three/certificate\.json does not exist"):
+        write_comparison(three, path)
+    assert not path.exists()

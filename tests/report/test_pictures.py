@@ -1,11 +1,11 @@
 """The figures as files: the page's drawing and colours, letters in them, and no private one where it must not be."""
 
-import json
 import logging
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -14,7 +14,7 @@ from run_directory import ATTACK, AUDIT, certificate, metrics
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.registry import method_named
 from rayprivacy.reporting import render
-from rayprivacy.reporting.claim import INTERNAL, account_bar, account_parts
+from rayprivacy.reporting.claim import INTERNAL
 from rayprivacy.reporting.figures import Part, stacked_bar
 from rayprivacy.reporting.inputs import Audit, Metrics
 from rayprivacy.reporting.page import write_comparison, write_report
@@ -27,9 +27,7 @@ Make = Callable[..., Path]
 
 @pytest.fixture
 def run(make_run: Make) -> Path:
-    root = make_run()
-    (root / "audit.json").write_text(json.dumps(AUDIT))
-    return root
+    return make_run(audited=True)
 
 
 def names(folder: Path) -> set[str]:
@@ -43,8 +41,22 @@ def colour(name: str) -> tuple[int, int, int]:
     return tuple(int(part, 16) for part in found.groups())  # type: ignore[return-value]
 
 
-def test_an_internal_report_has_all_of_them(run: Path) -> None:
+def all_pictures(**changes: Any) -> list[Picture]:
+    cert, figures = Certificate.model_validate(certificate() | changes), Metrics.model_validate(metrics())
+    return run_pictures(cert, figures, method_named("seqpate").card, Audit.model_validate(AUDIT))
+
+
+def account_picture(folder: Path, **changes: Any) -> Image.Image:
+    (path,) = write_pictures(folder, [each for each in all_pictures(**changes) if each.name == "account"])
+    return Image.open(path)
+
+
+def test_an_internal_report_has_all_of_them_and_one_to_share_no_private_one(run: Path) -> None:
+    write_report(run, internal=False)
+    assert names(run / "plots") == PUBLIC
+    shared = {name: (run / "plots" / name).read_bytes() for name in PUBLIC}
     write_report(run)
+    assert {name: (run / "plots" / name).read_bytes() for name in PUBLIC} == shared
     assert names(run / "plots") == PUBLIC | PRIVATE
     for path in (run / "plots").iterdir():
         with Image.open(path) as image:
@@ -55,49 +67,36 @@ def test_an_internal_report_has_all_of_them(run: Path) -> None:
         assert path.stat().st_mode & 0o777 == (0o600 if path.name in PRIVATE else 0o644)
 
 
-def test_a_report_to_share_has_no_private_one(run: Path) -> None:
-    write_report(run, internal=False)
-    assert names(run / "plots") == PUBLIC
-    shared = {name: (run / "plots" / name).read_bytes() for name in PUBLIC}
-    write_report(run)
-    assert {name: (run / "plots" / name).read_bytes() for name in PUBLIC} == shared
+def test_text_that_is_not_said_to_be_releasable_is_private() -> None:
+    figures = Metrics.model_validate(metrics() | {"synthetic": metrics()["synthetic"] | {"releasable": False}})
+    pictures = run_pictures(Certificate.model_validate(certificate()), figures, method_named("seqpate").card, None)
+    assert {each.name: each.internal for each in pictures}["lengths"]
 
 
-def test_text_that_is_not_said_to_be_releasable_is_private(make_run: Make) -> None:
-    synthetic = metrics()["synthetic"] | {"releasable": False}
-    run = make_run(figures={"synthetic": synthetic})
-    write_report(run, internal=False)
-    assert names(run / "plots") == {"flow.png", "account.png"}
-    write_report(run)
-    assert "internal-lengths.png" in names(run / "plots")
-
-
-def test_the_bar_has_the_colours_of_the_page_in_proportion(run: Path) -> None:
-    write_report(run)
-    with Image.open(run / "plots" / "account.png") as image:
-        pixels = image.convert("RGB")
+def test_the_bar_has_the_colours_of_the_page_in_proportion(tmp_path: Path) -> None:
+    pixels = account_picture(tmp_path).convert("RGB")
     row = [pixels.getpixel((x, 110)) for x in range(pixels.width)]
     shares = [row.count(colour(name)) / 2000 for name in ("released", "other", "left")]
     assert shares == pytest.approx([1.5 / 3, 0.7 / 3, 0.8 / 3], abs=0.003)
     assert pixels.getpixel((0, 0)) == colour("card")
+    # Names cannot break a picture, and its title takes lines.
+    assert account_picture(tmp_path, account=f"{ATTACK} & \x00\x1b <svg " + "long " * 60).height > 400
 
 
 def test_letters_are_drawn(tmp_path: Path) -> None:
-    figure = stacked_bar("account", "title", [Part("bar-this", "one", 1.0, "1")])
-    dark = []
-    for number, legend in enumerate(([], [("", "one two three")], [("", "one two three" * 10)])):
+    figure, dark = stacked_bar("account", "title", [Part("bar-this", "one", 1.0, "1")]), []
+    for number, times in enumerate((0, 1, 10)):
+        legend = [("", "one two three" * times)] if times else []
         (path,) = write_pictures(tmp_path, [Picture(str(number), figure, legend)])
-        with Image.open(path) as image:
-            grey = image.convert("L")
-            dark.append(sum(count for value, count in enumerate(grey.histogram()) if value < 60))
-            assert not any(grey.getpixel((grey.width - 1, y)) < 255 for y in range(grey.height))
+        grey = Image.open(path).convert("L")
+        dark.append(sum(grey.histogram()[:60]))
+        assert not any(grey.getpixel((grey.width - 1, y)) < 255 for y in range(grey.height))
     assert dark[0] + 200 < dark[1]
     assert dark[1] + 2000 < dark[2]
 
 
 def test_legends_and_rules_are_complete() -> None:
-    cert, figures = Certificate.model_validate(certificate()), Metrics.model_validate(metrics())
-    pictures = run_pictures(cert, figures, method_named("seqpate").card, Audit.model_validate(AUDIT))
+    pictures = all_pictures()
     assert len(pictures) == 6
     for picture in pictures:
         drawn = standalone(picture)
@@ -106,36 +105,25 @@ def test_legends_and_rules_are_complete() -> None:
         used = {css for found in re.findall(r' class="([^"]+)"', drawn.split("</style>")[1]) for css in found.split()}
         styled = set(re.findall(r"\.([a-z-]+)", light_style()))
         assert used - styled <= {"account", "lengths", "roc", "exposure", "flow-across", "loss", "internal"}
-    account = standalone(Picture("account", account_bar(cert), [(part.css, part.name) for part in account_parts(cert)]))
+    (account,) = (standalone(each) for each in pictures if each.name == "account")
     assert account.count('class="bar-this"') == 2  # in the bar and in the legend
 
 
-def test_names_cannot_break_a_picture(make_run: Make) -> None:
-    run = make_run({"account": f"{ATTACK} & \x00\x1b <svg " + "long " * 60})
-    write_report(run)
-    with Image.open(run / "plots" / "account.png") as image:
-        assert image.height > 400  # the title takes lines
-
-
-def test_without_the_renderer_the_report_is_written_and_says_so(
-    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("missing", ["renderer", "fonts"])
+def test_without_renderer_or_font_the_report_is_written_and_says_so(
+    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, missing: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "resvg_py", None)  # what an import sees where it is not installed
+    if missing == "renderer":
+        monkeypatch.setitem(sys.modules, "resvg_py", None)  # what an import sees where it is not installed
+    else:
+        monkeypatch.setattr(render, "_fonts", lambda: {"skip_system_fonts": True})
     with caplog.at_level(logging.WARNING):
         assert write_report(run).is_file()
-    assert [record.getMessage() for record in caplog.records] == [
-        f"Plots were left out of {run / 'plots'}: install rayprivacy[report], then run rayprivacy report again."
-    ]
-    assert not (run / "plots").exists()
-
-
-def test_without_any_font_there_are_no_pictures_either(
-    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(render, "_fonts", lambda: {"skip_system_fonts": True})
-    with caplog.at_level(logging.WARNING):
-        assert write_report(run).is_file()
-    assert ["install fonts" in record.getMessage() for record in caplog.records] == [True]
+    remedy = "install rayprivacy[report]" if missing == "renderer" else "install fonts"
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith(f"Plots were left out of {run / 'plots'}: ")
+    assert remedy in said
+    assert said.endswith(", then run rayprivacy report again.")
     assert not (run / "plots").exists()
 
 

@@ -1,5 +1,6 @@
 """What a recipe of SanText plans, from public values alone."""
 
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,22 @@ from rayprivacy.methods.santext.mechanisms import planned, vocabulary_of
 from rayprivacy.sanitize.mechanism import RandomizedResponse, SanText
 from rayprivacy.sanitize.vocabulary import Vocabulary
 
+WORDS = {"words": 400, "keep": 0.5, "max_tokens": 10}
+MECHANISMS = pytest.mark.parametrize("mechanism", ["santext", "randomized_response"])
 
-def _recipe(**sanitize: Any) -> Any:
-    return _asked(1e6, {}, {"words": 400, "keep": 0.5, "max_tokens": 10, **sanitize})
 
-
-def _asked(epsilon: float, corpus: dict[str, Any], sanitize: dict[str, Any]) -> Any:
+def _recipe(budget: float = 1e6, corpus: dict[str, Any] | None = None, **sanitize: Any) -> Any:
     """A recipe of three records for each user."""
-    read = {"source": "talk.parquet", "max_records_per_user": 3, **corpus}
-    return rp.load_recipe({"method": "santext", "corpus": read, "privacy": {"epsilon": epsilon}, "sanitize": sanitize})
+    read = {"source": "talk.parquet", "max_records_per_user": 3, **(corpus or {})}
+    blocks = {"corpus": read, "privacy": {"epsilon": budget}, "sanitize": WORDS | sanitize}
+    return rp.load_recipe({"method": "santext", **blocks})
+
+
+def _labelled(budget: float, epsilon: float, mechanism: str, **values: tuple[str, ...]) -> Any:
+    """Labels cost 3 records times their columns times their epsilon, and words get the rest."""
+    labels = {"kind": "randomize", "epsilon": epsilon, "values": values}
+    own = {"words": 200, "keep": None, "mechanism": mechanism, "labels": labels}
+    return _recipe(budget, {"labels": list(values)}, **own)
 
 
 def test_all_documents_of_a_user_are_charged() -> None:
@@ -32,31 +40,21 @@ def test_all_documents_of_a_user_are_charged() -> None:
     assert planned(response).keep == pytest.approx(0.5, abs=1e-4)
 
 
-@pytest.mark.parametrize("mechanism", ["santext", "randomized_response"])
+@MECHANISMS
 def test_labels_are_paid_before_the_budget_decides_what_words_get(mechanism: str) -> None:
-    """The labels of a user cost 3 records times 2 columns times their epsilon."""
-    values = {"mood": ("glad", "sad"), "topic": ("sun", "soup", "train")}
     for budget, each in ((300.0, 2.0), (300.0, 0.1), (7.3, 1.1), (120.07, 1 / 3)):
-        labels = {"kind": "randomize", "epsilon": each, "values": values}
-        blocks = {"words": 200, "max_tokens": 10, "mechanism": mechanism, "labels": labels}
-        recipe = _asked(budget, {"labels": ("mood", "topic")}, blocks)
+        recipe = _labelled(budget, each, mechanism, mood=("glad", "sad"), topic=("sun", "soup", "train"))
         plan = rp.plan(recipe)
         assert 0.97 * budget <= plan.epsilon <= budget
         assert len(plan.plan.charges) == 2
         assert document_epsilon(plan.plan.charges[1]) == pytest.approx(6 * each)
 
 
-@pytest.mark.parametrize("mechanism", ["santext", "randomized_response"])
+@MECHANISMS
 def test_labels_that_leave_nothing_for_words_are_refused_in_a_sentence(mechanism: str) -> None:
-    labels = {"kind": "randomize", "epsilon": 2.0, "values": {"mood": ("glad", "sad")}}
-    recipe = _asked(
-        6.0, {"labels": ("mood",)}, {"words": 200, "max_tokens": 10, "mechanism": mechanism, "labels": labels}
-    )
-    said = (
-        r"^sanitize\.labels\.epsilon is 2, so that the labels of a user cost 6, and privacy\.epsilon, 6, leaves nothing"
-    )
-    with pytest.raises(rp.ConfigError, match=said + r" for words: lower sanitize\.labels\.epsilon or .*raise privacy"):
-        rp.plan(recipe)
+    said = r"^sanitize\.labels\.epsilon is 2, so that the labels of a user cost 6, and privacy\.epsilon, 6, leaves"
+    with pytest.raises(rp.ConfigError, match=said + r" nothing for words: lower sanitize\.labels\.epsilon or .*raise"):
+        rp.plan(_labelled(6.0, 2.0, mechanism, mood=("glad", "sad")))
 
 
 def test_sensitive_words_are_the_least_frequent_ones_of_the_public_list() -> None:
@@ -75,11 +73,9 @@ def test_at_one_rate_of_kept_words_randomised_response_bounds_all_pairs_by_less(
 
 
 def test_a_file_of_vectors_and_a_cap_are_taken(tmp_path: Any) -> None:
-    dice = np.random.default_rng(0)
     words = np.array([f"w{at}" for at in range(450)])
-    np.savez(tmp_path / "mine.npz", words=words, vectors=dice.normal(size=(450, 8)))
-    recipe = _recipe(vectors_file=str(tmp_path / "mine.npz"), cap=0.8)
-    found = planned(recipe)
+    np.savez(tmp_path / "mine.npz", words=words, vectors=np.random.default_rng(0).normal(size=(450, 8)))
+    found = planned(_recipe(vectors_file=str(tmp_path / "mine.npz"), cap=0.8))
     assert found.vocabulary.words == tuple(words[:400])
     assert isinstance(found.mechanism, SanText)
     assert found.mechanism.table.cap == 0.8
@@ -88,40 +84,42 @@ def test_a_file_of_vectors_and_a_cap_are_taken(tmp_path: Any) -> None:
     assert document_epsilon(event) <= event.epsilon * 0.8 + 1e-3
 
 
-@pytest.mark.parametrize("damage", ["array", "cut", "nonsense", "letters", "one array"])
+def _npz(**arrays: Any) -> bytes:
+    file = BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def _npy() -> bytes:
+    file = BytesIO()
+    np.save(file, np.eye(2))
+    return file.getvalue()
+
+
+NAMES = np.array(["a", "b"])
+DAMAGED = {"array": _npy(), "cut": _npz(words=NAMES, vectors=np.eye(2))[:-40], "nonsense": b"nothing"}
+DAMAGED |= {"letters": _npz(words=NAMES, vectors=np.array([["x"], ["y"]])), "one array": _npz(words=NAMES)}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
 def test_a_file_that_holds_no_vectors_is_one_sentence(tmp_path: Any, damage: str) -> None:
-    path = tmp_path / "mine.npz"
-    np.savez(path, words=np.array(["a", "b"]), vectors=np.eye(2))
-    if damage == "array":
-        np.save(tmp_path / "other.npy", np.eye(2))
-        path.write_bytes((tmp_path / "other.npy").read_bytes())
-    elif damage == "cut":
-        path.write_bytes(path.read_bytes()[:-40])
-    elif damage == "nonsense":
-        path.write_text("nothing")
-    elif damage == "letters":
-        np.savez(path, words=np.array(["a", "b"]), vectors=np.array([["x"], ["y"]]))
-    else:
-        np.savez(path, words=np.array(["a", "b"]))
+    (tmp_path / "mine.npz").write_bytes(DAMAGED[damage])
     with pytest.raises(rp.ConfigError, match=r"sanitize\.vectors_file is .*: give a \.npz file"):
-        vocabulary_of(_recipe(vectors_file=str(path)))
+        vocabulary_of(_recipe(vectors_file=str(tmp_path / "mine.npz")))
 
 
 def test_words_of_a_model_are_a_vocabulary(tiny_base: Any) -> None:
-    recipe = _recipe(vectors="base", words=30).model_copy(
-        update={"model": _recipe().model.model_copy(update={"base": str(tiny_base)})}
-    )
-    found: Vocabulary = vocabulary_of(recipe)
+    recipe = _recipe(vectors="base", words=30)
+    model = recipe.model.model_copy(update={"base": str(tiny_base)})
+    found: Vocabulary = vocabulary_of(recipe.model_copy(update={"model": model}))
     assert len(found) == 30
     assert all(word == word.lower() and " " not in word for word in found.words)
 
 
 def test_a_cut_by_characters_is_refused_in_a_sentence() -> None:
-    recipe = _asked(1e6, {"max_chars": 2000}, {"words": 400, "keep": 0.5})
-    with pytest.raises(
-        rp.ConfigError, match=r"^corpus\.max_chars is 2000, .*remove it, and let the method cut by words"
-    ):
-        rp.plan(recipe)
+    said = r"^corpus\.max_chars is 2000, .*remove it, and let the method cut by words"
+    with pytest.raises(rp.ConfigError, match=said):
+        rp.plan(_recipe(corpus={"max_chars": 2000}))
 
 
 @pytest.mark.parametrize("words", [2, 3, 19, 20, 400])
@@ -132,16 +130,12 @@ def test_charts_of_few_words_have_fewer_points_and_no_gap(words: int) -> None:
     assert all(np.isfinite(line).all() for line in lines)
 
 
-@pytest.mark.parametrize("mechanism", ["santext", "randomized_response"])
+@MECHANISMS
 def test_a_share_of_kept_words_that_no_draw_is_below_is_refused(mechanism: str) -> None:
     """Randomised response took it for 'not set', and spent the whole budget."""
-    said = r"^sanitize\.keep is 0\.0025, and a draw that knows nothing of the word keeps 0\.0025 of the 400 words"
-    with pytest.raises(rp.ConfigError, match=said):
+    with pytest.raises(rp.ConfigError, match=r"^sanitize\.keep is 0\.0025, .* keeps 0\.0025 of the 400 words"):
         rp.plan(_recipe(keep=1 / 400, mechanism=mechanism))
     with pytest.raises(rp.ConfigError, match=r"keeps 0\.0125 of the 80 words that can come out"):
         rp.plan(_recipe(keep=0.01, plus={"sensitive": 0.2}))
     assert 0 < rp.plan(_recipe(keep=1 / 400 + 1e-7, mechanism=mechanism)).epsilon < 1
-
-
-def test_words_that_always_stay_have_a_figure_too() -> None:
-    assert rp.plan(_recipe(keep=None, epsilon=700.0, mechanism="randomized_response")).plan.figures
+    assert rp.plan(_recipe(keep=None, epsilon=700.0, mechanism="randomized_response")).plan.figures  # all words stay

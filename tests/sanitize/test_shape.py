@@ -1,10 +1,6 @@
-"""Two corpora that differ in words alone, coupled: as many documents, as long, with the same ids and labels.
+"""Two corpora that differ in words alone, coupled from source to release: equal users, labels, lengths, other words."""
 
-Everything between the rows of a source and those of the released file is run, on neighbours of a claim word for word:
-the same users, labels and numbers of words, and other words, among them very long ones, ones that make two documents
-equal, and ones that look like white space, like nothing, or like parts of other words.
-"""
-
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_shards import finished
 
@@ -31,6 +27,7 @@ from rayprivacy.sanitize.mechanism import Coins, RandomizedResponse
 from rayprivacy.sanitize.settings import LabelsConfig, SanitizeConfig
 
 KEY, VOCABULARY = Key.for_tests(), ("the", "movie", "was", "good", "bad", "none", "7")
+HALF = settings(max_examples=settings().max_examples // 2)
 CONFIG = SanitizeConfig(words=len(VOCABULARY), epsilon=1.0, entities=(), max_tokens=6)
 # One word each: long, of other scripts, of marks alone, what other programs take for nothing or for white space.
 WORDS = ["the", "movie", "good", "A" * 3000, "None", "null", "NaN", "NA", "true", "7", "\uff17", "12", "\u00b2", "-"]
@@ -62,25 +59,23 @@ class Rows:
     cut: int
 
     def blocks(self, join: bool) -> list[pa.Table]:
-        places = [f"0-{row}" for row in range(len(self.users))]
+        rows = range(len(self.users))
         columns = {"user": self.users, "text": self.texts, "topic": self.labels}
+        columns |= {"by": ["talk"] * len(rows), "order": [str(row % 2) for row in rows]} if join else {}
+        columns[PLACE] = [f"0-{row}" for row in rows]
         table = pa.table({name: pa.array(list(values), pa.string()) for name, values in columns.items()})
-        if join:
-            table = table.append_column("by", pa.array(["talk"] * len(table), pa.string()))
-            table = table.append_column("order", pa.array([str(row % 2) for row in range(len(table))], pa.string()))
-        table = table.append_column(PLACE, pa.array(places, pa.string()))
         return [table[: self.cut], table[self.cut :]]
 
 
 def _text(words: int) -> st.SearchStrategy[str | None]:
     if not words:
         return st.sampled_from(NOTHING)
-    ends = st.sampled_from(["", *GAPS])
-    each = st.tuples(st.sampled_from(WORDS), st.sampled_from(GAPS))
-    lines = st.lists(each, min_size=words, max_size=words)
+    ends, gaps = st.sampled_from(["", *GAPS]), st.lists(st.sampled_from(GAPS), min_size=words - 1, max_size=words - 1)
+    line = st.lists(st.sampled_from(WORDS), min_size=words, max_size=words)
     return st.builds(
-        lambda start, line, end: start + "".join(w + g for w, g in line[:-1]) + line[-1][0] + end, ends, lines, ends
-    )
+        lambda start, words, gaps, end: start + "".join(map("".join, zip(words, [*gaps, end], strict=True))),
+        ends, line, gaps, ends,
+    )  # fmt: skip
 
 
 @st.composite
@@ -95,10 +90,9 @@ def neighbours(draw: st.DrawFn) -> tuple[Rows, Rows]:
 
 
 def _layout(unit: PrivacyUnit, parts: int, join: bool = False) -> Layout:
-    user = unit is PrivacyUnit.USER
-    turns = {"by": "talk", "order": "turn", "prefix": "USR: "}
-    bounds = {"max_records_per_user": 2 if user else None, "max_chars": WHOLE, "holdout": 0.2}
-    config = CorpusConfig(labels=("topic",), join=turns if join else None, **bounds)
+    turns = {"by": "talk", "order": "turn", "prefix": "USR: "} if join else None
+    most = 2 if unit is PrivacyUnit.USER else None
+    config = CorpusConfig(labels=("topic",), join=turns, max_records_per_user=most, max_chars=WHOLE, holdout=0.2)
     return Layout(config, parts, 1, unit, by_place=True)
 
 
@@ -133,13 +127,14 @@ CASES = [(PrivacyUnit.USER, False), (PrivacyUnit.USER, True), (PrivacyUnit.RECOR
 
 
 @pytest.mark.parametrize(("unit", "join"), CASES, ids=["user", "turns of a user", "record"])
+@HALF
 @given(pair=neighbours())
 @example(pair=TWO_EQUAL)
 @example(pair=TRIMMED)
 @example(pair=EMPTY)
 def test_what_is_released_of_neighbours_has_one_shape(unit: PrivacyUnit, join: bool, pair: tuple[Rows, Rows]) -> None:
     """Also where the two are read in other blocks; and other parts write the same rows."""
-    one, other = (_sharded(rows, _layout(unit, 3, join)) for rows in pair)
+    one, other = (_sharded(rows, _layout(unit, 2, join)) for rows in pair)
     for part, rows in one.items():
         assert rows.drop_columns("text").equals(other[part].drop_columns("text"))
     first, second = _released(one), _released(other)
@@ -147,6 +142,7 @@ def test_what_is_released_of_neighbours_has_one_shape(unit: PrivacyUnit, join: b
     assert first.equals(_released(_sharded(pair[0], _layout(unit, 1, join))))
 
 
+@HALF
 @given(pair=neighbours())
 @example(pair=TWO_EQUAL)
 def test_every_row_with_a_user_is_a_document_up_to_the_bound(pair: tuple[Rows, Rows]) -> None:
@@ -165,8 +161,7 @@ def test_equal_documents_are_several_and_a_missing_label_is_not_its_name() -> No
     rows = Rows(("ann",) * 4, (None, "None", None, "None"), ("the movie",) * 4, 2)
     released = _released(_sharded(rows, _layout(PrivacyUnit.RECORD, 2)))
     assert len(set(released["document"].to_pylist())) == 4
-    assert sorted(map(str, released["topic"].to_pylist())) == ["None"] * 4
-    assert released["topic"].null_count == 2
+    assert Counter(released["topic"].to_pylist()) == {None: 2, "None": 2}
 
 
 def test_a_missing_label_is_randomised_as_one_that_is_on_no_list() -> None:
@@ -180,14 +175,11 @@ def test_a_missing_label_is_randomised_as_one_that_is_on_no_list() -> None:
 @pytest.mark.parametrize("unit", [PrivacyUnit.USER, PrivacyUnit.RECORD], ids=str)
 def test_what_stands_where_is_part_of_what_is_charged(unit: PrivacyUnit) -> None:
     """Coins go by place: of two texts that change places each would be drawn for twice, under one charge."""
-    texts = ("the movie", "was good", "bad")
-    rows = Rows(("ann",) * 3, (None,) * 3, texts, 0)
-    layout = replace(_layout(unit, 1), config=_layout(unit, 1).config.model_copy(update={"holdout": 0.0}))
-    digests = {
-        content_digest(_sharded(replace(rows, texts=each), layout)[0], KEY, unit)
-        for each in (texts, texts[::-1], (texts[1], texts[0], texts[2]))
-    }
-    assert len(digests) == 3
+    layout = _layout(unit, 1)
+    layout = replace(layout, config=layout.config.model_copy(update={"holdout": 0.0}))
+    orders = [("the movie", "was good", "bad"), ("bad", "was good", "the movie"), ("was good", "the movie", "bad")]
+    rows = [Rows(("ann",) * 3, (None,) * 3, texts, 0) for texts in orders]
+    assert len({content_digest(_sharded(each, layout)[0], KEY, unit) for each in rows}) == 3
 
 
 def test_the_kind_of_a_claim_says_whether_it_compares_words() -> None:

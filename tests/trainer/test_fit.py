@@ -19,10 +19,27 @@ from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.ledger.certificate import Certificate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-FULL = {"adapter": {"kind": "full"}}
+OWN_LOSS, TRIED = "The loss is a function", "was tried on public tokens"
+
+
+@pytest.fixture
+def bench(tmp_path: Path, tiny_base: Path, local_ray: Path) -> TrainerBench:
+    return TrainerBench(tmp_path, tiny_base)
+
+
+@pytest.fixture(scope="module")
+def shared_bench(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> TrainerBench:
+    return TrainerBench(tmp_path_factory.mktemp("bench"), tiny_base)
+
+
+@pytest.fixture(scope="module")
+def fitted(shared_bench: TrainerBench) -> Any:
+    """What two workers trained, from a model that was given as an object; with all reports that Ray Train had."""
+    return shared_bench.trainer(workers=2, name="mine", given=True, callbacks=[shared_bench.callback()]).fit()
 
 
 def test_the_result_has_the_certificate_of_the_ledger(shared_bench: TrainerBench, fitted: Any) -> None:
+    assert set(fitted.metrics) == {"certificate", "epsilon", "release_id"}
     certificate = Certificate.model_validate(fitted.metrics["certificate"])
     assert fitted.metrics["release_id"] == certificate.release_id
     assert fitted.metrics["epsilon"] == certificate.epsilon == 8.0
@@ -30,26 +47,21 @@ def test_the_result_has_the_certificate_of_the_ledger(shared_bench: TrainerBench
     assert shared_bench.charges() == [(certificate.release_id, rung, "committed") for rung in (1, 2)]
     with rp.Ledger.open(f"sqlite:///{shared_bench.folder}/ledger.db") as ledger:
         assert certificate.ledger_head in {entry.hash for entry in ledger.entries("talk")}
-        status = ledger.status("talk")
-    assert certificate.spent_diagnostic.epsilon <= status.account.budget.epsilon
-    assert sum(row.count for row in certificate.events) == 4
+        assert certificate.spent_diagnostic.epsilon <= ledger.status("talk").account.budget.epsilon
     assert {row.kind for row in certificate.events} == {"poisson-sampled-gaussian"}
-    assert any("Poisson" in sentence for sentence in certificate.assumptions)
-    assert not any("The loss is a function" in sentence for sentence in certificate.assumptions)
-    assert sum("was tried on public tokens" in sentence for sentence in certificate.assumptions) == 1
+    assert sum(row.count for row in certificate.events) == 4
+    said = [sum(each in sentence for sentence in certificate.assumptions) for each in ("Poisson", OWN_LOSS, TRIED)]
+    assert said[0] > 0
+    assert said[1:] == [0, 1]
 
 
 def test_ray_train_keeps_its_name_storage_and_callbacks(shared_bench: TrainerBench, fitted: Any) -> None:
+    """Its checkpoint is an ordinary model."""
     root = shared_bench.storage / "mine"
-    assert Path(fitted.path) == root
-    assert fitted.error is None
-    assert Path(fitted.checkpoint.path) == root / "model"
+    assert (Path(fitted.path), fitted.error, Path(fitted.checkpoint.path)) == (root, None, root / "model")
     reports = [f"{[{'steps': steps}] * 2}" for steps in (2, 4)]  # of both workers, and nothing but what is public
     assert shared_bench.reports.read_text().splitlines() == reports
-
-
-def test_the_checkpoint_is_an_ordinary_model(shared_bench: TrainerBench, fitted: Any) -> None:
-    model, tokenizer = (kind.from_pretrained(fitted.checkpoint.path) for kind in (AutoModelForCausalLM, AutoTokenizer))
+    model, tokenizer = (kind.from_pretrained(root / "model") for kind in (AutoModelForCausalLM, AutoTokenizer))
     answer = model.generate(**tokenizer("topic: food\n", return_tensors="pt"), max_new_tokens=3)
     assert answer.shape[1] > 3
     base = AutoModelForCausalLM.from_pretrained(shared_bench.base).state_dict()
@@ -57,32 +69,20 @@ def test_the_checkpoint_is_an_ordinary_model(shared_bench: TrainerBench, fitted:
 
 
 def test_nothing_private_is_outside_of_the_private_folder(shared_bench: TrainerBench, fitted: Any) -> None:
-    assert SPOKEN not in str(fitted.metrics)
-    assert "user-" not in str(fitted.metrics)
     root = Path(fitted.path)
     assert root.stat().st_mode & 0o077 == 0
-    outside = [
-        path for path in shared_bench.folder.rglob("*") if path.is_file() and root / "private" not in path.parents
-    ]
+    files = [path for path in shared_bench.folder.rglob("*") if path.is_file()]
+    outside = [path.read_bytes() for path in files if root / "private" not in path.parents]
     assert len(outside) > 10
-    for path in outside:
-        content = path.read_bytes()
-        assert SPOKEN.encode() not in content, path
-        assert b"user-" not in content, path
-    assert set(fitted.metrics) == {"certificate", "epsilon", "release_id"}
+    for content in (*outside, str(fitted.metrics).encode()):
+        assert not [text for text in (SPOKEN.encode(), b"user-") if text in content]
 
 
-def test_a_second_fit_pays_nothing(shared_bench: TrainerBench, fitted: Any) -> None:
+def test_a_second_fit_pays_nothing_and_another_one_is_refused(shared_bench: TrainerBench, fitted: Any) -> None:
     weights = Path(fitted.checkpoint.path) / "model.safetensors"
     charged, before = shared_bench.charges(), weights.read_bytes()
     again = shared_bench.trainer(workers=2, name="mine", given=True).fit()
-    assert again.metrics == fitted.metrics
-    assert weights.read_bytes() == before
-    assert shared_bench.charges() == charged
-
-
-def test_a_budget_that_is_spent_is_refused_before_training(shared_bench: TrainerBench, fitted: Any) -> None:
-    charged = shared_bench.charges()
+    assert (again.metrics, weights.read_bytes()) == (fitted.metrics, before)
     other = shared_bench.trainer(name="other", seed=1)
     with pytest.raises(rp.BudgetRefusedError):
         other.fit()
@@ -97,60 +97,44 @@ def _scaled(factor: float) -> Any:
     return loss
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> tuple[TrainerBench, Any]:
-    """All weights are trained, on a loss of the user's own, and the ledger is given as an open one."""
-    bench = TrainerBench(tmp_path_factory.mktemp("whole"), tiny_base)
-    with rp.Ledger.open(f"sqlite:///{bench.folder}/ledger.db") as ledger:
-        return bench, bench.trainer(name="down", ledger=ledger, loss=_scaled(1.0), **FULL).fit()
-
-
 @pytest.mark.exhaustive
-def test_a_loss_of_the_users_own_is_what_is_trained(whole: tuple[TrainerBench, Any]) -> None:
-    """Two losses of one name are one release, with the same coins and noise: only the loss can tell their models."""
-    bench, result = whole
-    assert any("The loss is a function" in sentence for sentence in result.metrics["certificate"]["assumptions"])
+def test_a_loss_of_the_users_own_is_what_is_trained(bench: TrainerBench) -> None:
+    """Two losses of one name are one release, with the same coins and noise: only the loss can tell their models.
+
+    All weights are trained, the ledger is given as an open one, and the result can be cleaned.
+    """
+    full = {"adapter": {"kind": "full"}}
+    with rp.Ledger.open(f"sqlite:///{bench.folder}/ledger.db") as ledger:
+        result = bench.trainer(name="down", ledger=ledger, loss=_scaled(1.0), **full).fit()
+    assert any(OWN_LOSS in sentence for sentence in result.metrics["certificate"]["assumptions"])
     assert len(bench.charges()) == 2
     with pytest.raises(rp.ReleaseError, match="was made before, and chunk 1 ended in another model"):
-        bench.trainer(name="up", loss=_scaled(-1.0), **FULL).fit()
+        bench.trainer(name="up", loss=_scaled(-1.0), **full).fit()
     assert len(bench.charges()) == 2
-
-
-@pytest.mark.exhaustive
-def test_it_can_be_cleaned(whole: tuple[TrainerBench, Any]) -> None:
-    _, result = whole
     assert rp.clean(result.path).left == ()
     assert list((Path(result.path) / "private").iterdir()) == []
     assert Path(result.checkpoint.path).is_dir()
 
 
-def _mixing() -> Any:
+def _refused(kind: str) -> Any:
     def loss(model: Any, batch: Any) -> torch.Tensor:
+        if kind == "quoting":
+            raise ValueError(f"spoken in private {batch.ids}")
         own = row_losses(model, batch)
         return own / own.detach().sum()
 
     return loss
 
 
-def _quoting() -> Any:
-    def loss(model: Any, batch: Any) -> torch.Tensor:
-        raise ValueError(f"spoken in private {batch.ids}")
-
-    return loss
-
-
 @pytest.mark.parametrize(
-    ("loss", "says"),
+    ("kind", "says"),
     [
-        (_mixing(), "the gradient of one user depends on the others"),
-        pytest.param(_quoting(), "stopped with ValueError", marks=pytest.mark.exhaustive),
+        ("mixing", "the gradient of one user depends on the others"),
+        pytest.param("quoting", "stopped with ValueError", marks=pytest.mark.exhaustive),
     ],
-    ids=["mixing", "quoting"],
 )
-def test_a_loss_that_cannot_be_clipped_is_refused_before_anything_is_charged(
-    bench: TrainerBench, loss: Any, says: str
-) -> None:
-    trainer = bench.trainer(loss=loss)
+def test_a_loss_that_cannot_be_clipped_is_refused_unpaid(bench: TrainerBench, kind: str, says: str) -> None:
+    trainer = bench.trainer(loss=_refused(kind))
     with pytest.raises(rp.RayPrivacyError, match=says) as caught:
         trainer.fit()
     assert SPOKEN not in str(caught.value)
@@ -158,19 +142,15 @@ def test_a_loss_that_cannot_be_clipped_is_refused_before_anything_is_charged(
     assert not (trainer.path / "model").exists()
 
 
-SCRIPT = """
+@pytest.mark.exhaustive
+def test_killed_in_the_middle_and_fitted_again_it_pays_once(bench: TrainerBench) -> None:
+    script = f"""
 import ray
 from pathlib import Path
 from trainer_bench import TRAINING, TrainerBench
 ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
-bench = TrainerBench(Path({folder!r}), Path({base!r}))
-bench.trainer(training=TRAINING | {{"steps": 20}}).fit()
+TrainerBench(Path({str(bench.folder)!r}), Path({str(bench.base)!r})).trainer(training=TRAINING | {{"steps": 20}}).fit()
 """
-
-
-@pytest.mark.exhaustive
-def test_killed_in_the_middle_and_fitted_again_it_pays_once(bench: TrainerBench) -> None:
-    script = SCRIPT.format(folder=str(bench.folder), base=str(bench.base))
     with (bench.folder / "said").open("w") as said:
         process = fork(["-c"], script, os.environ, bench.folder, [said.fileno()] * 2)
         try:
@@ -181,8 +161,7 @@ def test_killed_in_the_middle_and_fitted_again_it_pays_once(bench: TrainerBench)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    before = bench.charges()
-    assert 3 <= len(before) < 10
+    assert 3 <= len(bench.charges()) < 10
     result = bench.trainer(training=TRAINING | {"steps": 20}).fit()
     assert bench.charges() == [(result.metrics["release_id"], rung, "committed") for rung in range(1, 11)]
     assert SPOKEN not in (bench.folder / "said").read_text()

@@ -31,39 +31,18 @@ def _check(model: Any, loss: Loss, tokens: int = 12, batch_tokens: int = 64) -> 
     check_independence(model, lambda model, batch: own_losses(model, batch, loss), tokens, batch_tokens)
 
 
-def _twice_the_second_half(model: Any, batch: Batch) -> torch.Tensor:
-    weights = batch.weights.clone()
-    weights[:, weights.shape[1] // 2 :] *= 2
-    return row_losses(model, replace(batch, weights=weights))
+ALONE: dict[str, Loss] = {
+    "own": row_losses,
+    "squared": lambda model, batch: row_losses(model, batch) ** 2,
+    # Its rows of padding would add gradients, whose number is that of the units that were not sampled.
+    "all tokens": lambda model, batch: model(input_ids=batch.ids, use_cache=False).logits.logsumexp(-1).mean(1),
+}
 
 
-def _squared(model: Any, batch: Batch) -> torch.Tensor:
-    return row_losses(model, batch) ** 2
-
-
-def _of_all_tokens(model: Any, batch: Batch) -> torch.Tensor:
-    """Its rows of padding would add gradients, whose number is that of the units that were not sampled."""
-    logits = model(input_ids=batch.ids, use_cache=False).logits
-    found: torch.Tensor = logits.logsumexp(-1).mean(1)
-    return found
-
-
-@pytest.mark.parametrize("loss", [row_losses, _twice_the_second_half, _squared, _of_all_tokens])
+@pytest.mark.parametrize("loss", ALONE.values(), ids=ALONE)
 def test_a_loss_of_each_row_alone_is_taken(model: Any, loss: Loss) -> None:
     _check(model, loss)
-
-
-def _mean_over_the_batch(model: Any, batch: Batch) -> torch.Tensor:
-    return row_losses(model, batch) / (batch.weights > 0).sum()
-
-
-def _mean_over_the_rows_with_text(model: Any, batch: Batch) -> torch.Tensor:
-    return row_losses(model, batch) / batch.weights.any(1).sum()
-
-
-def _contrast(model: Any, batch: Batch) -> torch.Tensor:
-    own = row_losses(model, batch)
-    return own - own.mean()
+    assert own_losses(model, dummy_batch(0), loss).tolist() == [0.0], "padding has no loss"
 
 
 class _Running:
@@ -78,36 +57,27 @@ class _Running:
         return own / self.seen
 
 
-def _with_chance(model: Any, batch: Batch) -> torch.Tensor:
-    return row_losses(model, batch) * torch.rand(len(batch.ids))
-
-
-def _of_other_lengths(model: Any, batch: Batch) -> torch.Tensor:
-    """Units of other lengths may share a batch with a unit, if they are padded to the same width."""
-    return row_losses(model, batch) * (batch.weights > 0).sum(1).float().var()
-
-
-MIXED = r"depends on the others in the batch.*a loss of your own must"
-MIXING = (
-    _mean_over_the_batch, _mean_over_the_rows_with_text, _contrast, _Running(), _with_chance, _of_other_lengths
-)  # fmt: skip
+MIXED: dict[str, Loss] = {
+    "mean over the batch": lambda model, batch: row_losses(model, batch) / (batch.weights > 0).sum(),
+    "mean over rows with text": lambda model, batch: row_losses(model, batch) / batch.weights.any(1).sum(),
+    "contrast": lambda model, batch: (own := row_losses(model, batch)) - own.mean(),
+    "running": _Running(),
+    "chance": lambda model, batch: row_losses(model, batch) * torch.rand(len(batch.ids)),
+    # Units of other lengths may share a batch with a unit, if they are padded to the same width.
+    "lengths": lambda model, batch: row_losses(model, batch) * (batch.weights > 0).sum(1).float().var(),
+}
 NO_ROWS = (lambda model, batch: row_losses(model, batch).mean(), lambda model, batch: 1.0)
 
 
-@pytest.mark.parametrize(
-    ("loss", "says"), [*((loss, MIXED) for loss in MIXING), *((loss, "one number per row") for loss in NO_ROWS)]
-)
-def test_a_loss_that_is_no_number_of_each_row_alone_is_refused(model: Any, loss: Loss, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+@pytest.mark.parametrize("loss", [*MIXED.values(), *NO_ROWS], ids=[*MIXED, "mean", "constant"])
+def test_a_loss_that_is_no_number_of_each_row_alone_is_refused(model: Any, loss: Loss) -> None:
+    said = "one number per row" if loss in NO_ROWS else r"depends on the others in the batch.*a loss of your own must"
+    with pytest.raises(ConfigError, match=said):
         _check(model, loss)
 
 
 def test_units_that_are_computed_alone_cannot_be_mixed(model: Any) -> None:
-    _check(model, _mean_over_the_batch, batch_tokens=8)
-
-
-def test_padding_has_no_loss(model: Any) -> None:
-    assert own_losses(model, dummy_batch(0), _of_all_tokens).tolist() == [0.0]
+    _check(model, MIXED["mean over the batch"], batch_tokens=8)
 
 
 @pytest.mark.parametrize("low", [False, True])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from ray.train import RunConfig, ScalingConfig
-from trainer_bench import QUIET, TRAINING, TrainerBench
+from trainer_bench import TRAINING, TrainerBench
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rayprivacy as rp
@@ -17,16 +17,10 @@ from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.trainer.method import LABEL_CHARS, label_lines, name_of_loss
 
 
-class _NoData(TrainerBench):
-    """Settings need no rows, hence no Ray."""
-
-    def dataset(self) -> Any:
-        return None
-
-
 @pytest.fixture
-def settings(tmp_path: Path, tiny_base: Path) -> TrainerBench:
-    return _NoData(tmp_path, tiny_base)
+def settings(tmp_path: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> TrainerBench:
+    monkeypatch.setattr(TrainerBench, "dataset", lambda _: None)  # settings need no rows, hence no Ray
+    return TrainerBench(tmp_path, tiny_base)
 
 
 def _loss(model: Any, batch: Any, factor: float = 1.0) -> torch.Tensor:
@@ -55,36 +49,31 @@ def test_equal_settings_are_the_same_release(settings: TrainerBench) -> None:
 
     ours = release()
     assert ours == release(workers=2, name="other", engine={"batch_tokens": 64})
-    others = [
-        release(seed=1),
-        release(training=TRAINING | {"steps": 8}),
-        release(adapter={"kind": "full"}),
-        release(loss=_loss),
-        release(loss=_Loss()),
-        release(given=True),
-        release(privacy={"epsilon": 4.0, "account": "talk"}),
-        release(privacy={"epsilon": 8.0, "delta": 1e-5, "account": "talk"}),
-    ]
-    assert len({ours, *others}) == len(others) + 1
-    assert release(adapter=AdapterConfig()) == ours, "blocks may be objects"
-    assert release(privacy=PrivacyConfig(epsilon=8.0, account="talk", key="elsewhere")) == ours
+    assert ours == release(adapter=AdapterConfig()), "blocks may be objects"
+    assert ours == release(privacy=PrivacyConfig(epsilon=8.0, account="talk", key="elsewhere"))
+    budget = {"epsilon": 8.0, "account": "talk"}
+    others: list[dict[str, Any]] = [{"privacy": budget | each} for each in ({"epsilon": 4.0}, {"delta": 1e-5})]
+    others += [{"seed": 1}, {"training": TRAINING | {"steps": 8}}, {"adapter": {"kind": "full"}}]
+    others += [{"loss": _loss}, {"loss": _Loss()}, {"given": True}]
+    assert len({ours, *(release(**each) for each in others)}) == len(others) + 1
 
 
 def test_a_model_is_named_by_what_it_is(settings: TrainerBench) -> None:
     first = settings.trainer(given=True)
-    elsewhere = settings.trainer(given=True, run_config=RunConfig(storage_path=str(settings.folder / "elsewhere")))
-    assert first.recipe.release_id == elsewhere.recipe.release_id
-    assert first.recipe.model.base != elsewhere.recipe.model.base
-    changed = settings.model()
+    ours = first.recipe.release_id
+    # What Ray Train may change: the number of its workers, and where it writes.
+    elsewhere = RunConfig(storage_path=str(settings.folder / "elsewhere"))
+    other = settings.trainer(given=True, run_config=elsewhere, scaling_config=ScalingConfig(num_workers=(1, 3)))
+    assert (other.recipe.release_id, other.recipe.resources.workers) == (ours, 3)
+    assert settings.trainer(given=True, run_config=None).path.name == ours
+    assert first.recipe.model.base != other.recipe.model.base
+    changed, wider, used = (settings.model() for _ in range(3))
     with torch.no_grad():
         changed["model"].get_output_embeddings().weight[0, 0] += 1
-    assert settings.trainer(**changed).recipe.release_id != first.recipe.release_id
-    wider = settings.model()
     wider["tokenizer"].add_special_tokens({"pad_token": "<|pad|>"})
-    assert settings.trainer(**wider).recipe.release_id != first.recipe.release_id
-    used = settings.model()
     used["tokenizer"](["hello", "hello you"], max_length=4, truncation=True)
-    assert settings.trainer(**used).recipe.release_id == first.recipe.release_id
+    same = [settings.trainer(**each).recipe.release_id == ours for each in (changed, wider, used)]
+    assert same == [False, False, True]
 
 
 def test_a_given_model_is_saved_as_it_is(settings: TrainerBench) -> None:
@@ -96,12 +85,11 @@ def test_a_given_model_is_saved_as_it_is(settings: TrainerBench) -> None:
     before = folder.stat().st_mtime_ns
     trainer._given.save(settings.storage)
     assert folder.stat().st_mtime_ns == before
-    loaded = AutoModelForCausalLM.from_pretrained(folder)
-    again = settings.trainer(model=loaded, tokenizer=AutoTokenizer.from_pretrained(folder))
-    assert again.recipe.release_id == trainer.recipe.release_id
-    other = settings.trainer(model=loaded, tokenizer=AutoTokenizer.from_pretrained(folder), seed=2)
+    loaded = {"model": AutoModelForCausalLM.from_pretrained(folder), "tokenizer": AutoTokenizer.from_pretrained(folder)}
+    assert settings.trainer(**loaded).recipe.release_id == trainer.recipe.release_id
+    other = settings.trainer(**loaded, seed=2)
     with torch.no_grad():
-        loaded.get_output_embeddings().weight.mul_(2)
+        loaded["model"].get_output_embeddings().weight.mul_(2)
     with pytest.raises(rp.ConfigError, match="was changed after it was given"):
         other._given.save(settings.folder)  # type: ignore[union-attr]
 
@@ -133,10 +121,7 @@ def test_labels_stand_before_the_text() -> None:
         ({"ledger": "postgresql://me:secret@host/ledger"}, "privacy.ledger holds a password"),
         ({"model": 3}, "the model is a int"),
         ({"scaling_config": ScalingConfig(num_workers=0)}, "'resources.workers' is 0"),
-        (
-            {"engine": {"gradients": "opacus", "gradient_checkpointing": True}},
-            "Opacus sees no layer that is computed again",
-        ),
+        ({"engine": {"gradients": "opacus", "gradient_checkpointing": True}}, "Opacus sees no layer that is computed"),
         ({"run_config": RunConfig(storage_path="s3://bucket/runs")}, "run_config.storage_path is not a path"),
         ({"given": True, "tokenizer": None}, "without its tokenizer"),
     ],
@@ -144,10 +129,3 @@ def test_labels_stand_before_the_text() -> None:
 def test_wrong_settings_are_refused_at_once(settings: TrainerBench, changed: dict[str, Any], says: str) -> None:
     with pytest.raises(rp.ConfigError, match=says):
         settings.trainer(**changed)
-
-
-def test_what_ray_train_says_and_leaves_out(settings: TrainerBench) -> None:
-    trainer = settings.trainer(run_config=None, scaling_config=ScalingConfig(num_workers=(1, 3)))
-    assert trainer.recipe.resources.workers == 3, "their number may change"
-    assert trainer.path.name == trainer.recipe.release_id
-    assert trainer._console is QUIET

@@ -1,5 +1,6 @@
 """A tiny corpus, two small recipes on the tiny model, and space files beside them."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,13 @@ import pytest
 import yaml
 from recipes import SEQPATE, TRAINING
 from rich.console import Console
-from small_jobs import write_talk
+from small_jobs import ledger_lines, write_talk
 
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.tuning.search import start_search
+from rayprivacy.tuning.space import load_space
+from rayprivacy.tuning.trials import Trials
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,9 @@ class Bench:
     def ledger(self) -> Ledger:
         return Ledger.open(f"sqlite:///{self.folder}/ledger.db")
 
+    def trials(self, **blocks: Any) -> Trials:
+        return Trials.of(load_space(self.space(**blocks)), self.folder / "out")
+
     def search(self, space: Path, out: str = "out", resume: bool = False, console: Console | None = None) -> Any:
         return start_search(space, (), self.folder / out, resume=resume, console=console or Console(quiet=True))
 
@@ -45,8 +51,22 @@ class Bench:
         ledger.ensure_account("search", unit, relation, budget, "rdp", **terms)
         return ledger
 
-    def charges(self, account: str = "search") -> list[tuple[str, int, str]]:
-        return [(line.release_id, line.rung, line.state) for line in self.ledger.lines(account)]
+    def charges(self) -> list[tuple[str, int, str]]:
+        return ledger_lines(self.folder, "search")
+
+
+def _nowhere(texts: Iterable[bytes], *places: Path) -> None:
+    """No file outside of private folders holds any of these."""
+    for place in places:
+        for path in place.rglob("*"):
+            if path.is_file() and "private" not in path.relative_to(place).parts:
+                content = path.read_bytes()
+                assert not [text for text in texts if text in content], path
+
+
+@pytest.fixture
+def nowhere() -> Callable[..., None]:
+    return _nowhere
 
 
 @pytest.fixture

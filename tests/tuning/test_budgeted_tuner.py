@@ -9,7 +9,6 @@ from budgeted_bench import SIGMA, lines, open_account, price, price_of_two
 from dp_accounting.dp_event import GaussianDpEvent
 from optuna.samplers import RandomSampler
 from ray import cloudpickle, tune
-from ray.tune.search import ConcurrencyLimiter
 from ray.tune.search.optuna import OptunaSearch
 
 import rayprivacy as rp
@@ -19,7 +18,6 @@ from rayprivacy.tuning.budgeted import NO_BUDGET
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers do not find the tests
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 CHUNKS = 2
-SPACE = {"x": tune.uniform(0.0, 1.0), "sigma": SIGMA}
 
 
 def trainable(config: dict[str, Any]) -> None:
@@ -39,65 +37,29 @@ def charging(config: dict[str, Any], url: str) -> None:
             tune.report({"loss": config["x"]})
 
 
-def random_search(seed: int) -> OptunaSearch:
-    return OptunaSearch(sampler=RandomSampler(seed))
+def budgeted(url: str, seed: int, cost: Any = price, **settings: Any) -> rp.BudgetedSearcher:
+    return rp.BudgetedSearcher(OptunaSearch(sampler=RandomSampler(seed)), cost, url, "chat", name="mine", **settings)
 
 
-def tuner(function: Any, search: Any, path: Path, samples: int, name: str = "search", **config: Any) -> tune.Tuner:
+def tuner(function: Any, search: Any, path: Path, samples: int, at_once: int = 2) -> tune.Tuner:
+    config = {"metric": "loss", "mode": "min", "search_alg": search, "num_samples": samples}
     return tune.Tuner(
         tune.with_resources(function, {"cpu": 0.5}),
-        param_space=SPACE,
-        tune_config=tune.TuneConfig(metric="loss", mode="min", search_alg=search, num_samples=samples, **config),
-        run_config=tune.RunConfig(storage_path=str(path / "tune"), name=name, verbose=0),
+        param_space={"x": tune.uniform(0.0, 1.0), "sigma": SIGMA},
+        tune_config=tune.TuneConfig(**config, max_concurrent_trials=at_once),
+        run_config=tune.RunConfig(storage_path=str(path / "tune"), name="search", verbose=0),
     )
-
-
-def test_the_account_pays_for_the_trials_that_ran_and_then_the_search_ends(
-    url: str, tmp_path: Path, local_ray: Path
-) -> None:
-    open_account(url, 5.5)
-    search = rp.BudgetedSearcher(OptunaSearch(seed=1), price, url, "chat", name="mine")
-    grid = tuner(trainable, search, tmp_path, 12, max_concurrent_trials=2).fit()
-    assert len(grid) == 5
-    assert search.exhausted == NO_BUDGET
-    assert sorted(release for release, *_ in lines(url)) == sorted(
-        rp.trial_release("mine", result.config) for result in grid
-    )
-    failed = {rp.trial_release("mine", result.config) for result in grid if result.error}
-    assert {release for release, _, state in lines(url) if state == "started"} == failed
-    assert search.searcher._ot_study.best_value == grid.get_best_result().metrics["loss"]
 
 
 def test_trials_that_charge_themselves_cannot_overdraw_together(url: str, tmp_path: Path, local_ray: Path) -> None:
-    open_account(url, 3 * CHUNKS + CHUNKS / 2)
-    inner = rp.BudgetedSearcher(random_search(3), price_of_two, url, "chat", name="mine", charges="trial")
-    search = ConcurrencyLimiter(inner, 2)
-    grid = tuner(tune.with_parameters(charging, url=url), search, tmp_path, 8).fit()
+    open_account(url, 2 * CHUNKS + CHUNKS / 2)
+    search = budgeted(url, 3, price_of_two, charges="trial")
+    grid = tuner(tune.with_parameters(charging, url=url), search, tmp_path, 5).fit()
     assert not grid.errors, "no trial began that was refused on its way"
-    assert len(grid) == 3
-    assert inner.exhausted == NO_BUDGET
-    found = lines(url)
-    assert len(found) == 3 * CHUNKS
-    assert {state for *_, state in found} == {"committed"}
-
-
-@pytest.mark.exhaustive
-def test_a_search_that_is_begun_again_pays_nothing_twice(url: str, tmp_path: Path, local_ray: Path) -> None:
-    """With the same seed it is suggested the same: what came to its end is served, and what failed is paid for anew."""
-    open_account(url, 20)
-    first = tuner(trainable, _budgeted(url), tmp_path, 3, "first").fit()
-    before = lines(url)
-    assert len(before) == len(first) == 3
-    search = _budgeted(url)
-    second = tuner(trainable, search, tmp_path, 2, "second").fit()
-    after = lines(url)
-    assert after[:3] == before
-    assert len(after) == 5
-    done = [result.config for result in first if not result.error]
-    assert not [result for result in second if result.config in done]
-    known = [trial.value for trial in search.searcher._ot_study.trials][: len(first)]
-    served = [result.metrics["loss"] for result in first if not result.error]
-    assert set(served) <= set(known)
+    assert len(grid) == 2
+    assert search.exhausted == NO_BUDGET
+    assert [state for *_, state in lines(url)] == ["committed"] * 2 * CHUNKS
+    assert search.searcher._ot_study.best_value == grid.get_best_result().metrics["loss"]
 
 
 def test_a_search_is_restored_by_ray_tune(
@@ -106,7 +68,7 @@ def test_a_search_is_restored_by_ray_tune(
     """Its driver dies when the second trial reports; the restored search knows the charges, and pays for the rerun."""
     monkeypatch.setenv("TUNE_GLOBAL_CHECKPOINT_S", "0")
     open_account(url, 20)
-    dying = tuner(trainable, _budgeted(url), tmp_path, 4, max_concurrent_trials=1)
+    dying = tuner(trainable, budgeted(url, 5), tmp_path, 3, at_once=1)
     dying._local_tuner._run_config.callbacks = [_Dies()]
     with pytest.raises(_Killed):
         dying.fit()
@@ -114,15 +76,13 @@ def test_a_search_is_restored_by_ray_tune(
     assert [state for *_, state in before] == ["committed", "started"]
     grid = tune.Tuner.restore(str(tmp_path / "tune" / "search"), trainable=tune.with_resources(trainable, {"cpu": 0.5}))
     results = grid.fit()
-    assert len(results) == 4
+    assert len(results) == 3
     after = lines(url)
-    assert after[0] == before[0]
-    again = before[1][0]
-    assert [release for release, *_ in after].count(f"{again}-2") == 1
-    assert len(after) == 4 + 1
-    assert {rp.trial_release("mine", result.config) for result in results} == {
-        release.removesuffix("-2") for release, *_ in after
-    }
+    assert (after[0], len(after)) == (before[0], 3 + 1)
+    releases = [release for release, *_ in after]
+    assert releases.count(f"{before[1][0]}-2") == 1
+    ran = {rp.trial_release("mine", result.config) for result in results}
+    assert ran == {release.removesuffix("-2") for release in releases}
 
 
 def test_the_example_of_the_documentation_runs(
@@ -136,10 +96,6 @@ def test_the_example_of_the_documentation_runs(
     ran = len(lines(f"sqlite:///{tmp_path}/clipping.db", "numbers"))
     assert 2 <= ran < 20
     assert f"{ran} trials; {NO_BUDGET}" in capsys.readouterr().out
-
-
-def _budgeted(url: str) -> rp.BudgetedSearcher:
-    return rp.BudgetedSearcher(random_search(5), price, url, "chat", name="mine")
 
 
 class _Killed(BaseException):

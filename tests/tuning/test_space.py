@@ -1,25 +1,30 @@
-"""What a space file may say, and how a trial without a figure is told.
-
-Every refusal names the key and the remedy, before anything is opened.
-"""
+"""What a space file may say, refused in a sentence; what a trial may cost, which one wins, and which has no figure."""
 
 import json
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
+from planned import mechanisms
+from small_trees import small_recipe
 
-from rayprivacy.core.errors import ConfigError
+from rayprivacy.accounting.selection import select_event
+from rayprivacy.core.errors import ConfigError, ReleaseError
+from rayprivacy.core.keys import create_key
+from rayprivacy.methods.registry import parse_recipe
+from rayprivacy.methods.two_stage.plan import PARSES, UTTERANCES
+from rayprivacy.tuning import selection
 from rayprivacy.tuning.outcome import conclude, open_study
 from rayprivacy.tuning.search import feasible
 from rayprivacy.tuning.selection import same_event
 from rayprivacy.tuning.space import load_space
 from rayprivacy.tuning.trials import Trials
 
-QUERIES = {"votes.queries": {"choice": [20, 40]}}
 NORM = {"training.clipping_norm": 1.0}
 CHARGED = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
 PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
@@ -76,7 +81,7 @@ def test_paths_are_looked_up_beside_the_space_file(bench: Any, monkeypatch: pyte
 
 
 def test_equal_values_are_the_same_release_and_share_the_account(bench: Any) -> None:
-    trials = Trials.of(load_space(bench.space()), bench.folder)
+    trials = bench.trials()
     one, same, other = (trials.recipe({"training.clipping_norm": norm}) for norm in (1.0, 1.0, 2.0))
     assert one.release_id == same.release_id != other.release_id
     assert {recipe.privacy.account for recipe in (one, same, other)} == {"search"}
@@ -85,61 +90,53 @@ def test_equal_values_are_the_same_release_and_share_the_account(bench: Any) -> 
 
 def test_infeasible_values_are_found_before_anything_runs(bench: Any) -> None:
     search = {"training.steps": {"choice": [4, 10**12]}}
-    trials = Trials.of(load_space(bench.space(search=search, fixed={"training": {"sampling_rate": 1.0}})), bench.folder)
+    trials = bench.trials(search=search, fixed={"training": {"sampling_rate": 1.0}})
     assert feasible(trials) == {"training.steps": 4}
     with pytest.raises(ConfigError):
         trials.charges({"training.steps": 10**12})
     assert not (bench.folder / "ledger.db").exists()
 
 
-def test_a_plan_that_admits_one_recipe_alone_is_refused(bench: Any) -> None:
+def test_what_only_the_recipe_tells_is_refused_before_anything_is_written(bench: Any) -> None:
     with pytest.raises(ConfigError, match=r"fixed\.privacy\.composition"):
-        Trials.of(load_space(bench.space(fixed={"privacy": {"composition": "pld"}})), bench.folder)
-
-
-def test_trials_of_a_selection_must_cost_the_same(bench: Any) -> None:
-    def trials(search: dict[str, Any]) -> Trials:
-        return Trials.of(load_space(bench.space(charging="select", searcher="random", search=search)), bench.folder)
-
-    same_event(trials({"training.clipping_norm": {"uniform": [0.1, 1.0]}}))
-    for key, domain in (("steps", {"choice": [4, 6]}), ("sampling_rate", {"uniform": [0.1, 0.4]})):
-        with pytest.raises(ConfigError, match="must cost the same"):
-            same_event(trials({f"training.{key}": domain}))
+        bench.trials(fixed={"privacy": {"composition": "pld"}})
+    with pytest.raises(ConfigError, match=r"^((?!hunter2).)*$"):
+        bench.search(bench.space(fixed={"privacy": {"ledger": "postgresql://me:hunter2@db/ledger"}}))
+    assert not (bench.folder / "out").exists()
 
 
 def test_a_public_search_never_holds_the_private_corpus(bench: Any) -> None:
     """Its recipes name the public file, and its best recipe the private one, which is never opened."""
-    private = str(bench.folder / "talk.parquet")
-    Path(private).unlink()
-    space = bench.space(charging="public", public=PUBLIC, budget=None)
-    trials = Trials.of(load_space(space), bench.folder / "out")
-    recipe = trials.recipe({"training.clipping_norm": 1.0})
-    assert recipe.corpus.source == "public.parquet"
-    assert private not in repr(trials)
-    assert str(bench.folder / "ledger.db") not in repr(trials)
-    assert str(bench.folder / "secret.key") not in repr(trials)
-    assert private in trials.best({"training.clipping_norm": 1.0})
-
-
-def test_a_public_search_keeps_no_other_path_of_the_private_side(bench: Any) -> None:
-    fixed = {
-        "corpus": {"phrases": "private-phrases.txt", "labels": ["private_label"]},
-        "resources": {"features": "private-features"},
-    }
-    space = bench.space(
-        charging="public", public=PUBLIC, budget=None, recipe="seqpate.yaml", fixed=fixed, search=QUERIES
-    )
-    trials = Trials.of(load_space(space), bench.folder / "out")
+    (bench.folder / "talk.parquet").unlink()
+    corpus = {"phrases": "private-phrases.txt", "labels": ["private_label"]}
+    fixed = {"corpus": corpus, "resources": {"features": "private-features"}}
+    blocks = {"recipe": "seqpate.yaml", "fixed": fixed, "search": {"votes.queries": {"choice": [20, 40]}}}
+    trials = bench.trials(charging="public", public=PUBLIC, budget=None, **blocks)
+    assert trials.recipe({"votes.queries": 20}).corpus.source == "public.parquet"
+    private = [str(bench.folder / name) for name in ("talk.parquet", "ledger.db", "secret.key")]
+    assert not [path for path in private if path in repr(trials)]
     assert "private" not in json.dumps({key: trials.base[key] for key in ("corpus", "resources")})
-    assert "private-phrases.txt" in trials.best({"votes.queries": 20})
+    best = trials.best({"votes.queries": 20})
+    assert private[0] in best
+    assert "private-phrases.txt" in best
 
 
-def test_a_password_is_refused_before_anything_is_written(bench: Any) -> None:
-    space = bench.space(fixed={"privacy": {"ledger": "postgresql://me:hunter2@db/ledger"}})
-    with pytest.raises(ConfigError) as refused:
-        bench.search(space)
-    assert "hunter2" not in str(refused.value)
-    assert not (bench.folder / "out").exists()
+def test_how_two_stages_share_the_budget_can_be_searched(bench: Any, tiny_base: Path) -> None:
+    (bench.folder / "trees.yaml").write_text(yaml.safe_dump(small_recipe(bench.folder, tiny_base)))
+    steps, ratio = "stages.trees.steps", "stages.sigma_ratio"
+    trials = bench.trials(
+        recipe="trees.yaml",
+        fixed={"privacy": {"epsilon": 2.0, "composition": "rdp"}, "stages": {"steps": 8}},
+        search={steps: {"choice": [2, 4, 6]}, ratio: {"loguniform": [0.5, 2.0]}},
+        metric={"name": "distinct_2"},
+    )
+    values = {steps: 2, ratio: 0.5}
+    recipe = trials.recipe(values)
+    assert (recipe.stages.trees.steps, recipe.stages.utterances.steps) == (2, 6)
+    found = mechanisms(recipe)
+    assert found[PARSES].noise_multiplier / found[UTTERANCES].noise_multiplier == pytest.approx(0.5)
+    assert len(trials.bill(values)) == 4  # chunks of two steps
+    assert parse_recipe(yaml.safe_load(trials.best(values))).release_id == recipe.release_id
 
 
 @pytest.mark.parametrize(
@@ -147,7 +144,7 @@ def test_a_password_is_refused_before_anything_is_written(bench: Any) -> None:
 )
 def test_a_trial_without_a_figure(bench: Any, epsilon: float, before: int, state: str) -> None:
     """The account of epsilon 2.1 has room for the one trial of 2.0: its second chunk still fits after its first."""
-    trials = Trials.of(load_space(bench.space()), bench.folder / "out")
+    trials = bench.trials()
     trials.root.mkdir()
     study = open_study(trials.space, trials.root)
     distributions = {key: FloatDistribution(0.1, 10.0, log=True) for key in NORM}
@@ -159,3 +156,57 @@ def test_a_trial_without_a_figure(bench: Any, epsilon: float, before: int, state
     outcome = conclude(trials, ledger, None)
     assert [(row.state, row.charges, row.planned) for row in outcome.rows] == [(state, before, 2)]
     assert outcome.best is None
+
+
+SELECT: dict[str, Any] = {"charging": "select", "searcher": "random", "select": {"mean": 4.0}}
+NORMS = {"search": {"training.clipping_norm": {"uniform": [0.1, 1.0]}}}
+
+
+NAN, INF = math.nan, math.inf
+SCORES = [([-3.0, -2.0, -4.0], 1), ([-2.0, NAN], 0), ([NAN, -2.0, NAN, -9.0], 1), ([INF, -2.0], 1)]
+SCORES += [([NAN, NAN], 0), ([-INF, NAN, -INF], 0), ([], None)]
+
+
+@pytest.mark.parametrize(("scores", "winner"), SCORES)
+def test_a_model_that_diverged_wins_against_no_other(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, scores: list[float], winner: int | None
+) -> None:
+    trials, names = bench.trials(**SELECT, **NORMS), [f"t{i}" for i in range(9)]
+    figures = iter(scores)
+
+    def score(_: Trials, folder: Path, __: Any) -> float:
+        folder.mkdir(parents=True)
+        return next(figures)
+
+    monkeypatch.setattr(selection.session, "ray_session", nullcontext)
+    monkeypatch.setattr(selection, "_plan", lambda *_: {name: {} for name in names[: len(scores)]})
+    monkeypatch.setattr(selection, "_score", score)
+    recipe = trials.recipe({"training.clipping_norm": 1.0})
+    found = selection._winner(trials, recipe, None, None)  # type: ignore[arg-type]
+    assert found == ("" if winner is None else names[winner])
+    left = [path.name for path in (bench.folder / "out" / "private").iterdir()]
+    assert left == ([] if winner is None else [names[winner]]), "files of losers are deleted, those of the winner kept"
+
+
+@pytest.mark.parametrize(
+    ("key", "domain"), [("steps", {"choice": [4] * 999 + [6]}), ("sampling_rate", {"uniform": [0.1, 0.4]})]
+)
+def test_trials_of_a_selection_must_cost_the_same(bench: Any, key: str, domain: dict[str, Any]) -> None:
+    """Every value of a list is compared with what is charged."""
+    with pytest.raises(ConfigError, match="must cost the same"):
+        same_event(bench.trials(**SELECT, search={f"training.{key}": domain}))
+
+
+def test_a_drawn_trial_that_costs_more_is_refused_before_any_runs(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = bench.trials(**SELECT, **NORMS)
+    event = same_event(trials)
+    key = create_key(bench.folder / "selection.key")
+    (bench.folder / "out" / "private").mkdir(parents=True)
+    charged = select_event(event, 4.0, "geometric")
+    monkeypatch.setattr(selection, "draw_trials", lambda _: 3)
+    drawn = iter([{"training.clipping_norm": 0.5}, {"training.steps": 6}, {"training.clipping_norm": 0.5}])
+    monkeypatch.setattr(selection, "_drawn", lambda *_: next(drawn))
+    for _ in range(2):  # a second try does not draw another plan
+        with pytest.raises(ReleaseError, match="costs another amount than the search was charged for"):
+            selection._plan(trials, charged, key)
+    assert next(drawn, None) is None
