@@ -1,11 +1,15 @@
 """Small jobs of our methods."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from recipes import EVALUATION, SEQPATE, TRAINING
+from safetensors.torch import load_file
 from small_jobs import Job, job_of, write_talk
 
 
@@ -14,14 +18,6 @@ def job(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
     """30 users with 4 sentences each, 12 teachers in stacks of 4, 40 queries."""
     write_talk(tmp_path / "talk.parquet")
     return job_of(tmp_path, tiny_base, **SEQPATE, evaluation=EVALUATION)
-
-
-@pytest.fixture(scope="module")
-def shared_job(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> Job:
-    """The same, for all tests of a file: a run costs seconds."""
-    folder = tmp_path_factory.mktemp("job")
-    write_talk(folder / "talk.parquet")
-    return job_of(folder, tiny_base, **SEQPATE, evaluation=EVALUATION)
 
 
 @pytest.fixture
@@ -42,3 +38,42 @@ def generator(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
         evaluation=EVALUATION,
         resources={"cpus": 1, "actors": 1},
     )
+
+
+@pytest.fixture(scope="session")
+def pretrain(tmp_path_factory: pytest.TempPathFactory, public_sentences: list[str]) -> dict[str, Any]:
+    """A `pretrain` block of a few steps on public text."""
+    path = tmp_path_factory.mktemp("public") / "public.jsonl"
+    path.write_text("".join(json.dumps({"written": text}) + "\n" for text in public_sentences * 8))
+    sizes = {"steps": 30, "batch": 4, "max_tokens": 32, "learning_rate": 3e-3}
+    return {"source": str(path), "text": "written", **sizes}
+
+
+@pytest.fixture
+def check_pretrained(tiny_base: Path) -> Callable[[Job, str, str], Path]:
+    """Certificate and figures of a run are of the pretrained model, whose folder is returned, and so is a weight."""
+    from rayprivacy.methods.registry import load_recipe
+    from rayprivacy.models.backbone import load_backbone
+
+    def check(job: Job, out: str, untrained: str) -> Path:
+        run, certificate, metrics = job.folder / out, job.certificate(out), job.metrics(out)
+        (folder,) = [path for path in (run / "public").glob("pretrained-*") if path.is_dir()]
+        before, after, released = (
+            load_file(place / "model.safetensors")[untrained] for place in (tiny_base, folder, run / "model")
+        )
+        assert released.equal(after)
+        assert not released.equal(before)
+        inputs = json.loads((run / "public" / "inputs.json").read_text())
+        assert any(inputs["pretraining_text"] in sentence for sentence in certificate["assumptions"])
+        assert certificate["versions"]["base model"] == f"{tiny_base} {inputs['base_model'][:16]}"
+        assert certificate["versions"]["pretrained model"].endswith(inputs["pretrained_model"][:16])
+        figures = metrics["synthetic"]["pretraining"]
+        assert figures["loss_after"] < figures["loss_before"] - 0.5
+        perplexity = metrics["heldout"]["perplexity"]
+        assert perplexity["base"] != perplexity["pretrained"]
+        afterwards = load_recipe(run / "recipe.yaml").on_its_base(run)  # as audits read it
+        assert load_backbone(afterwards.model).digest == inputs["pretrained_model"] != inputs["base_model"]
+        assert afterwards.pretrain is None
+        return folder
+
+    return check

@@ -15,6 +15,12 @@ from rayprivacy.methods.registry import method_of
 from rayprivacy.runs.checks import check_recipe
 
 ROOT = Path(__file__).parents[2]
+RELEASES: list[dict[str, Any]] = [
+    *({"model": {key: value}} for key, value in (("intents", ["go"]), ("slots", ["go"]), ("layers", 2), ("crf", True))),
+    {"model": {"intents": ["go"], "slots": ["go"]}},
+    {"adapter": {"kind": "lora"}},
+    {},
+]
 
 
 def _parsed(**blocks: Any) -> EdpSgdRecipe:
@@ -47,20 +53,8 @@ def test_a_search_is_refused_in_one_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_the_lists_are_part_of_the_release() -> None:
-    names = {
-        _parsed(model=model).release_id
-        for model in (
-            {},
-            {"intents": ["go"]},
-            {"slots": ["go"]},
-            {"layers": 2},
-            {"intents": ["go"], "slots": ["go"]},
-            {"crf": True},
-        )
-    }
-    names.add(_parsed(adapter={"kind": "lora"}).release_id)
-    assert len(names) == 7
+def test_lists_and_the_kind_of_tagger_are_part_of_the_release() -> None:
+    assert len({_parsed(**blocks).release_id for blocks in RELEASES}) == len(RELEASES)
 
 
 def test_the_papers_figure_stands_beside_ours_only_where_micro_batches_are_clipped() -> None:
@@ -78,6 +72,5 @@ def test_the_papers_figure_stands_beside_ours_only_where_micro_batches_are_clipp
 
 def test_the_job_charges_what_it_asks_for() -> None:
     plan = rp.plan(rp.load_recipe(ROOT / "jobs" / "edp_sgd" / "snips.yaml")).plan
-    events = [(event, 1) for event in plan.charges]
-    assert figures(events, 1e-6).epsilon == pytest.approx(8.0, abs=0.02)
+    assert figures([(event, 1) for event in plan.charges], 1e-6).epsilon == pytest.approx(8.0, abs=0.02)
     assert not plan.as_published

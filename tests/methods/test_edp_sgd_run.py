@@ -1,8 +1,9 @@
 """eDP-SGD as its users run it: labelled rows in, a tagger with charges and a certificate out, and no text."""
 
 import json
-import os
 import signal
+from contextlib import chdir, redirect_stdout
+from io import StringIO
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from commands import command
 from dying import dying
 from small_jobs import Job, job_of, sentence
 from small_tagger import INTENTS, SLOTS, labelled
-from zygote import fork
 
 import rayprivacy as rp
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
@@ -46,17 +46,16 @@ def job(tmp_path: Path, tiny_bert: Path, local_ray: Path) -> Job:
         privacy={"epsilon": 8.0},
         model={"layers": 1, "crf": True, "intents": INTENTS, "slots": SLOTS},
         training={"sampling_rate": 0.4, "expected_batch": 10, "steps": 6, "chunk": 2, "max_tokens": 14},
-        evaluation={"nonprivate_steps": 80},
+        evaluation={"nonprivate_steps": 40},
         resources={"cpus": 1},
     )
 
 
 def _open_rich_account(job: Job) -> None:
     """An account that can pay for two releases: another list of labels is not refused for want of budget."""
-    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
     meaning = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(30, 1e-6))
-    ledger.create_account("talk", *meaning, "rdp", order=4.0, of="user: who")
-    ledger.close()
+    with Ledger.open(f"sqlite:///{job.folder}/ledger.db") as ledger:
+        ledger.create_account("talk", *meaning, "rdp", order=4.0, of="user: who")
 
 
 def test_a_run_leaves_a_tagger_a_certificate_and_figures_and_tells_nothing(job: Job) -> None:
@@ -68,15 +67,13 @@ def test_a_run_leaves_a_tagger_a_certificate_and_figures_and_tells_nothing(job: 
     assert "holds a run of another recipe: resume it with its own" in changed.stderr
     assert job.kinds() == CHARGED
     out = job.folder / "out"
-    _check_claim(job.certificate("out"))
+    _check_claim(job)
     _check_metrics(out)
     _check_model(out)
-    assert not (out / "synthetic.parquet").exists()
     for path in out.rglob("*"):
         if path.is_file() and "private" not in path.relative_to(out).parts:
             told = path.read_bytes()
-            assert SECRET.encode() not in told, path
-            assert b"person-" not in told, path
+            assert not [each for each in (SECRET.encode(), b"person-") if each in told], path
     audited = job.call("audit", str(out), "--json")
     assert audited.returncode == 0, audited.stderr
     _check_audit(json.loads((out / "audit.json").read_text()), {"loss", "calibrated"})
@@ -89,7 +86,8 @@ def _check_audit(found: dict[str, Any], attacks: set[str]) -> None:
     assert not found["verdict"]["flagged"], "six noisy steps at epsilon 8"
 
 
-def _check_claim(certificate: dict[str, Any]) -> None:
+def _check_claim(job: Job) -> None:
+    certificate = job.certificate("out")
     assert sum(row["count"] for row in certificate["events"]) == 6
     assert {row["q"] for row in certificate["events"]} == {0.4}
     ((label, epsilon),) = certificate["as_published"].items()
@@ -112,15 +110,12 @@ def _check_metrics(out: Path) -> None:
 
 def _check_model(out: Path) -> None:
     """The code of the card runs, as it stands there."""
-    card = (out / "model" / "README.md").read_text()
+    card, said = (out / "model" / "README.md").read_text(), StringIO()
     assert "A tagger: it says the intent of a text" in card
     assert "`synthetic.parquet`" not in card
-    code = "\n".join(line[4:] for line in card.splitlines() if line.startswith("    "))
-    said, wrong = out.with_name("said"), out.with_name("wrong")
-    with said.open("w") as stdout, wrong.open("w") as stderr:
-        status = fork(["-c"], code, os.environ, out, [stdout.fileno(), stderr.fileno()]).wait(timeout=300)
-    assert status == 0, wrong.read_text()
-    intent, labels = said.read_text().splitlines()
+    with chdir(out), redirect_stdout(said):
+        exec("\n".join(line[4:] for line in card.splitlines() if line.startswith("    ")), {})
+    intent, labels = said.getvalue().splitlines()
     assert intent in ("other", *INTENTS)
     assert len(yaml.safe_load(labels)) == 5
     result = rp.Result(out)

@@ -5,11 +5,13 @@ process that dies later.
 """
 
 import signal
-from typing import Any
 
 import pytest
+from small_jobs import Job
 
 pytestmark = pytest.mark.slow
+QUICK = ("evaluation.completions=0", "evaluation.nonprivate_steps=0", "student.steps=2", "student.warm_steps=2")
+MATCH = "match={candidates: 3, topics: 3, noise_multiplier: 4.0}"
 
 DIE = "os.kill(os.getpid(), signal.SIGKILL)"
 POINTS = {
@@ -49,46 +51,52 @@ def distilled(*args):
     {DIE}
 method._distilled = distilled
 """,
+    "after the votes on texts, before one is chosen": f"""
+from rayprivacy.blocks import match
+def raked(*args):
+    {DIE}
+match.raked = raked
+""",
 }
-FIRST, TRAINED, _, DRAWN, _ = POINTS
+FIRST, TRAINED, _, DRAWN, *_ = POINTS
 
 
-@pytest.mark.timeout(900)  # seven runs
+@pytest.mark.timeout(900)  # eight runs
 @pytest.mark.parametrize("points", [[DRAWN], pytest.param([*POINTS], marks=pytest.mark.exhaustive)], ids=len)
-def test_a_run_killed_at_some_points_resumes_with_one_charge(job: Any, points: list[str]) -> None:
+def test_a_run_killed_at_some_points_resumes_with_one_charge(job: Job, points: list[str]) -> None:
+    charged = ["create", *["reserve", "start", "commit"] * (1 if points == [DRAWN] else 2)]
+    options = [part for option in (QUICK if points == [DRAWN] else (MATCH,)) for part in ("-o", option)]
     before: dict[str, int] = {}
     resume: list[str] = []
     for point in points:  # in the order in which a run comes to them
-        killed = job.killed("run", POINTS[point], *resume)
+        killed = job.killed("run", POINTS[point], *options, *resume)
         assert killed.returncode == -signal.SIGKILL, (point, killed.stderr)
         assert not (job.folder / "run" / "certificate.json").exists()
         before = _trained_no_teacher_again(job, before)
         assert before or point == FIRST
         if point == TRAINED:
-            _is_not_overwritten_by_accident(job)
+            _is_not_overwritten_by_accident(job, options)
         resume = ["--resume"]
-    resumed = job.run("run", "--resume")
+    resumed = job.run("run", *options, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     _trained_no_teacher_again(job, before)
-    assert job.kinds() == ["create", "reserve", "start", "commit"]
+    assert job.kinds() == charged
     # The same release undisturbed: served from the ledger, for nothing.
-    undisturbed = job.run("undisturbed")
+    undisturbed = job.run("undisturbed", *options)
     assert undisturbed.returncode == 0, undisturbed.stderr
     assert job.certificate("run") == job.certificate("undisturbed")
-    assert job.kinds() == ["create", "reserve", "start", "commit"]
+    assert job.kinds() == charged
 
 
-def _trained_no_teacher_again(job: Any, before: dict[str, int]) -> dict[str, int]:
+def _trained_no_teacher_again(job: Job, before: dict[str, int]) -> dict[str, int]:
     folder = job.folder / "run" / "private" / "teachers"
     after = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.safetensors")}
     assert before.items() <= after.items(), "a finished teacher was trained again"
     return after
 
 
-def _is_not_overwritten_by_accident(job: Any) -> None:
-    again = job.run("run")
-    assert again.returncode == 2
-    assert "--resume" in again.stderr
-    other = job.run("run", "--resume", "-o", "seed=3")
-    assert other.returncode == 2
-    assert "another recipe" in other.stderr
+def _is_not_overwritten_by_accident(job: Job, options: list[str]) -> None:
+    for more, says in (([], "--resume"), (["--resume", "-o", "seed=3"], "another recipe")):
+        again = job.run("run", *options, *more)
+        assert again.returncode == 2
+        assert says in again.stderr

@@ -4,8 +4,8 @@ import io
 import re
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -13,6 +13,7 @@ import pytest
 import ray
 from ray.util.metrics import Gauge
 from rich.console import Console
+from small_jobs import Job
 
 from rayprivacy.core.files import write_atomic
 from rayprivacy.core.keys import Key
@@ -30,17 +31,10 @@ pytestmark = pytest.mark.usefixtures("local_ray")  # gauges would start a Ray of
 OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}  # the tags of every metric, beside otel_*
 STEPS_OF = ("rayprivacy_progress", "steps_done")
 OURS = ("ray_rayprivacy_progress", "ray_rayprivacy_rate")
+Told = list[tuple[str, str, float]]
+SHARDS = {"parts_sharded": 3, "parts_encoded": 3, "sentences_written": 24, "texts_written": 8}
 RUNS = {
-    "job": {
-        "parts_sharded": 3,
-        "sentences_written": 24,
-        "warm_steps_done": 5,
-        "parts_encoded": 3,
-        "teachers_trained": 12,
-        "queries_voted": 40,
-        "student_steps_done": 5,
-        "texts_written": 8,
-    },
+    "job": SHARDS | {"warm_steps_done": 5, "teachers_trained": 12, "queries_voted": 40, "student_steps_done": 5},
     "generator": {"parts_sharded": 16, "steps_done": 6, "texts_written": 12},
 }
 
@@ -48,7 +42,7 @@ RUNS = {
 class RecordingGauge(Gauge):
     """Ray's gauge, which also remembers what it was told."""
 
-    told: list[tuple[str, str, float]]
+    told: Told
 
     def set(self, value: float | None, tags: dict[str, str] | None = None) -> None:
         assert value is not None
@@ -57,52 +51,38 @@ class RecordingGauge(Gauge):
         super().set(value, tags)
 
 
-class BrokenGauge(Gauge):
-    """Fails whenever it is told something."""
-
-    def set(self, value: float | None, tags: dict[str, str] | None = None) -> None:
-        raise RuntimeError("the metrics agent is gone")
-
-
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, float]]:
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     """Everything that any progress gauge is told, in order."""
     RecordingGauge.told = []
     monkeypatch.setattr(progress, "Gauge", RecordingGauge)
     return RecordingGauge.told
 
 
-def _run(job: Any, out: str, account: str) -> str:
-    recipe = load_recipe(job.recipe, [f"privacy.account={account}"])
-    console = Console(file=io.StringIO())
-    drive(method_of(recipe), recipe, job.folder / out, resume=False, console=console, measured=False)
+def _run(job: Job, account: str) -> str:
+    """A run in a folder that is named as the account."""
+    recipe, console = load_recipe(job.recipe, [f"privacy.account={account}"]), Console(file=io.StringIO())
+    drive(method_of(recipe), recipe, job.folder / account, resume=False, console=console, measured=False)
     return recipe.release_id
 
 
-def _scraped(release: str) -> dict[tuple[str, str], tuple[dict[str, str], float]]:
-    """Tags and value by (gauge, what) of one release."""
+def _scraped(release: str, expected: dict[tuple[str, str], float]) -> list[dict[str, str]]:
+    """The tags of all gauges of a release, when these have the values that are expected, by gauge and what."""
     (node,) = ray.nodes()
-    endpoint = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    with urllib.request.urlopen(endpoint, timeout=10) as page:
-        rows = [row for row in page.read().decode().splitlines() if row.startswith(OURS) and release in row]
-    found = {}
-    for row in rows:
-        tags = dict(re.findall(r'(\w+)="([^"]*)"', row))
-        found[row.partition("{")[0], tags["what"]] = tags, float(row.split()[-1])
-    return found
-
-
-def _wait(release: str, expected: dict[tuple[str, str], float]) -> dict[tuple[str, str], tuple[dict[str, str], float]]:
-    until = time.monotonic() + 30
+    endpoint, until = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics", time.monotonic() + 30
     while True:
-        found = _scraped(release)
-        if {name: value for name, (_, value) in found.items()} == expected:
-            return found
+        with urllib.request.urlopen(endpoint, timeout=10) as page:
+            rows = [row for row in page.read().decode().splitlines() if row.startswith(OURS) and release in row]
+        tags = [dict(re.findall(r'(\w+)="([^"]*)"', row)) for row in rows]
+        names = [(row.partition("{")[0], each["what"]) for row, each in zip(rows, tags, strict=True)]
+        found = dict(zip(names, (float(row.split()[-1]) for row in rows), strict=True))
+        if found == expected:
+            return tags
         assert time.monotonic() < until, found
-        time.sleep(0.5)
+        time.sleep(0.1)
 
 
-def _last(told: list[tuple[str, str, float]]) -> dict[tuple[str, str], float]:
+def _last(told: Told) -> dict[tuple[str, str], float]:
     """The last value of every gauge."""
     return {(gauge, what): value for gauge, what, value in told}
 
@@ -111,16 +91,16 @@ def _last(told: list[tuple[str, str, float]]) -> dict[tuple[str, str], float]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("which", ["job", pytest.param("generator", marks=pytest.mark.exhaustive)])
 def test_prometheus_sees_public_counts_of_a_run_and_nothing_else(
-    which: str, request: pytest.FixtureRequest, told: list[tuple[str, str, float]], monkeypatch: pytest.MonkeyPatch
+    which: str, request: pytest.FixtureRequest, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train, "POLL_SECONDS", 0.005)  # no step is missed
     job, counts = request.getfixturevalue(which), RUNS[which]
-    release = _run(job, "out", "talk")
+    release = _run(job, "talk")
     gauges = ("ray_rayprivacy_progress", "ray_rayprivacy_progress_total")
     expected = {(gauge, what): float(count) for gauge in gauges for what, count in counts.items()}
     if "steps_done" in counts:
         expected |= {("ray_rayprivacy_rate", what): 0.0 for what in RATES}
-    for tags, _ in _wait(release, expected).values():
+    for tags in _scraped(release, expected):
         assert {tag for tag in tags if not tag.startswith("otel_scope_")} - OF_RAY == {"release", "what"}
         assert tags["release"] == release
     first = _last(told)
@@ -130,32 +110,24 @@ def test_prometheus_sees_public_counts_of_a_run_and_nothing_else(
     # Three users of thirty, and empty shards: whoever watches the gauges sees the same.
     table = pq.read_table(job.folder / "talk.parquet")
     pq.write_table(table.slice(0, len(table) // 10), job.folder / "talk.parquet")
-    assert _run(job, "few", "others") == release
+    assert _run(job, "others") == release
     assert _last(told) == first
 
 
-class _Pool:
-    """Pieces of an ensemble that finish out of order."""
-
-    def train(self) -> Iterator[range]:
-        yield from (range(6, 7), range(3), range(3, 6))
-
-
 def _counted(tmp_path: Path) -> None:
-    """The stage of SeqPATE that trains 7 teachers, 3 in a piece; the last piece has one."""
+    """The stage of SeqPATE that trains 7 teachers, 3 in a piece, out of order; the last piece has one."""
     recipe = parse_recipe({"method": "seqpate", "teachers": {"count": 7, "stack": 3}})
     plan = method_of(recipe).planned(recipe)
     run = Run.open(tmp_path / "run", recipe, resume=False, console=Console(file=io.StringIO()))
-    gauges = ProgressGauges("a-release", totals(plan))
+    pool: Any = SimpleNamespace(train=lambda: (range(6, 7), range(3), range(3, 6)))
     unused: Any = None
-    seqpate._train(RunContext(run, plan, unused, Key.for_tests(), gauges), _Pool())  # type: ignore[arg-type]
+    seqpate._train(RunContext(run, plan, unused, Key.for_tests(), ProgressGauges("a-release", totals(plan))), pool)
 
 
-def test_teachers_are_counted_as_they_finish(told: list[tuple[str, str, float]], tmp_path: Path) -> None:
+def test_teachers_are_counted_as_they_finish(told: Told, tmp_path: Path) -> None:
     _counted(tmp_path)
-    assert [value for gauge, what, value in told if (gauge, what) == ("rayprivacy_progress", "teachers_trained")] == [
-        0, 1, 4, 7,
-    ]  # fmt: skip
+    counts = [value for gauge, what, value in told if (gauge, what) == ("rayprivacy_progress", "teachers_trained")]
+    assert counts == [0, 1, 4, 7]
     assert _last(told)["rayprivacy_progress_total", "teachers_trained"] == 7
 
 
@@ -172,7 +144,7 @@ def test_the_start_of_the_workers_is_no_time_of_steps(tmp_path: Path, monkeypatc
     assert (said[0], said[-1], {*said}) == (4, 6, {4, 6})
 
 
-def test_each_training_of_a_run_has_a_total_of_its_own(told: list[tuple[str, str, float]]) -> None:
+def test_each_training_of_a_run_has_a_total_of_its_own(told: Told) -> None:
     gauges = ProgressGauges("a-release", {"steps_done": 80}, lambda: 0.0)
     for total in (20, 80):
         gauges.steps(1.0, total)(20)
@@ -181,7 +153,7 @@ def test_each_training_of_a_run_has_a_total_of_its_own(told: list[tuple[str, str
         assert last["rayprivacy_progress", "steps_done"] == 20
 
 
-def test_the_rate_counts_steps_and_nominal_tokens(told: list[tuple[str, str, float]]) -> None:
+def test_the_rate_counts_steps_and_nominal_tokens(told: Told) -> None:
     now = 0.0
     training = DpSgdConfig(steps=1000, expected_batch=10, max_tokens=12)
     nominal = training.expected_batch * training.max_tokens
@@ -207,19 +179,16 @@ def test_the_rate_counts_steps_and_nominal_tokens(told: list[tuple[str, str, flo
 
 
 def test_a_run_goes_on_when_metrics_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(progress, "Gauge", BrokenGauge)
+    def fails(*_: Any, **__: Any) -> Any:
+        raise OSError("no Ray, or no metrics agent")
+
+    monkeypatch.setattr(Gauge, "set", fails)
     _counted(tmp_path)
-
-    def no_gauge(*_: Any) -> Any:
-        raise OSError("no Ray")
-
-    monkeypatch.setattr(progress, "Gauge", no_gauge)
+    monkeypatch.setattr(progress, "Gauge", fails)
     ProgressGauges("a-release", {"steps_done": 9}).steps(1.0)(3)
 
 
-def test_figures_are_said_again_until_the_run_ends(
-    told: list[tuple[str, str, float]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_are_said_again_until_the_run_ends(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "REPEAT_SECONDS", 0.01)
     with progress_gauges("a-release", {"queries_voted": 4}) as gauges:
         gauges.show("queries_voted", 3)
@@ -227,23 +196,17 @@ def test_figures_are_said_again_until_the_run_ends(
         while len(told) < 20 and time.monotonic() < until:
             time.sleep(0.01)
     assert len(told) >= 20
-    assert _last(told) == {
-        ("rayprivacy_progress", "queries_voted"): 3,
-        ("rayprivacy_progress_total", "queries_voted"): 4,
-    }
+    what = "queries_voted"
+    assert _last(told) == {("rayprivacy_progress", what): 3, ("rayprivacy_progress_total", what): 4}
     said = len(told)
     time.sleep(0.1)
     assert len(told) == said
 
 
-def test_only_what_the_plan_counts_can_be_shown() -> None:
-    gauges = ProgressGauges("a-release", {"steps_done": 2})
+def test_only_what_the_plan_counts_can_be_shown_and_a_quiet_run_is_not_seen(told: Told) -> None:
+    """Such are trials of a selection: their number is secret."""
+    gauges = ProgressGauges("a-release", {"steps_done": 2}, shown=False)
     gauges.show("steps_done", 1)
+    assert told == []
     with pytest.raises(KeyError):
         gauges.show("users", 0)
-
-
-def test_a_quiet_run_is_not_seen(told: list[tuple[str, str, float]]) -> None:
-    """Trials of a selection: their number is secret."""
-    ProgressGauges("a-release", {"steps_done": 2}, shown=False).show("steps_done", 1)
-    assert told == []

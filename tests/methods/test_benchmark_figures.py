@@ -1,0 +1,120 @@
+"""What tables of benchmarks compute by themselves: figures of a parser, leaks between domains, frozen layers."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.dpsgd.batches import Document, physical_batches
+from rayprivacy.dpsgd.losses import row_losses
+from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.settings import AdapterConfig, ModelConfig
+from rayprivacy.models.trainable import trainable
+from rayprivacy.policies.classifier import ClassifierPolicy, train_scores
+from rayprivacy.policies.words import KeywordPolicy
+
+TREES = st.lists(st.sampled_from("ABC"), min_size=1, max_size=4).map(
+    lambda names: f"({' ('.join(names)}{')' * len(names)}"
+)
+
+
+def _benchmark(name: str) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+        return importlib.import_module(name)
+
+
+def test_figures_of_a_parser_by_hand() -> None:
+    parsing_figures = _benchmark("parsing_figures").parsing_figures
+    gold = ['(A (B "lunch") (B 1))', "(A)", '{"intent": "Play", "slots": {"track": "x"}}', "(A (x3 (B)))"]
+    read = ['(A (B "dinner"))', "no tree", '{"slots": {"track": "y"}, "intent": "Play"}', "(A (x7 (B)))"]
+    found = parsing_figures(gold, read, frozenset({"Play"}))
+    assert found["match"] == 2 / 4
+    assert found["precision"] == (1 + 0 + 1 + 1) / 4
+    assert found["recall"] == pytest.approx((2 / 3 + 0 + 1 + 1) / 4)
+    assert parsing_figures([], []) == {"match": 0, "precision": 0, "recall": 0}
+    other = ['{"intent": "Stop", "slots": {"track": "y"}}']
+    assert parsing_figures(gold[2:3], other, frozenset({"Play", "Stop"}))["match"] == 0
+
+
+@given(pairs=st.lists(st.tuples(TREES, TREES), min_size=1, max_size=5))
+def test_precision_of_one_side_is_the_recall_of_the_other(pairs: list[tuple[str, str]]) -> None:
+    parsing_figures, (gold, read) = _benchmark("parsing_figures").parsing_figures, map(list, zip(*pairs, strict=True))
+    one, other = parsing_figures(gold, read), parsing_figures(read, gold)
+    assert one["precision"] == pytest.approx(other["recall"])
+    assert one["match"] == other["match"] <= one["precision"]
+    assert parsing_figures(gold, gold) == {"match": 1, "precision": 1, "recall": 1}
+
+
+def test_rates_of_leaks_are_by_judge_and_domain_and_leave_empty_texts_out() -> None:
+    leaking = _benchmark("domain_leaks")
+    lists = leaking.ListJudge({"air": KeywordPolicy(["seat"]), "media": KeywordPolicy(["zip code", "plan"])})
+    said = {"air": ("my seat", "the zip code, a seat", "  "), "media": ("a plan", "Seats, seat!", "ok")}
+    texts = [leaking.Sampled(domain, text) for domain, each in said.items() for text in each]
+    assert leaking.leaks(texts, lists) == [False, True, False, False, True, False]
+    found = leaking.leak_rates(texts, {"lists": lists, "nobody": lambda _: set()})
+    counts = {domain: (rate.leaks, rate.texts) for domain, rate in found["lists"].items()}
+    assert counts == {leaking.ALL: (2, 5), "air": (1, 2), "media": (1, 3)}
+    assert all(rate.leaks == 0 and rate.low == 0.0 < rate.high for rate in found["nobody"].values())
+    with pytest.raises(ConfigError, match="all texts are empty"):
+        leaking.leak_rates(texts[2:3], {"lists": lists})
+
+
+def test_intervals_of_leaks_hold_the_true_rate_as_often_as_they_say() -> None:
+    leaking, random, rate = _benchmark("domain_leaks"), np.random.default_rng(0), 0.07
+    found = [leaking.rate_of(int(random.binomial(300, rate)), 300) for _ in range(300)]
+    assert sum(each.low <= rate <= each.high for each in found) >= stats.binom(300, 0.95).ppf(1e-4)
+    gaps = [
+        leaking.difference(*(leaking.rate_of(int(random.binomial(400, share)), 400) for share in (0.12, 0.05)))
+        for _ in range(300)
+    ]
+    assert stats.binom(300, 0.95).ppf(1e-4) <= sum(low <= 0.07 <= high for low, high in gaps)
+    assert sum(low <= 0.0 for low, _ in gaps) < 60, "it sees a difference of seven points"
+    by_hand = leaking.difference(leaking.rate_of(56, 70), leaking.rate_of(48, 80))
+    assert by_hand == pytest.approx((0.0524, 0.3339), abs=1e-4)
+
+
+def test_a_classifier_judges_leaks_by_its_windows() -> None:
+    taught = {"air": ("seat on the flight", "boarding the flight"), "media": ("internet plan", "new plan")}
+    scores = train_scores([(text, domain) for domain, each in taught.items() for text in each], 3)
+    judge = _benchmark("domain_leaks").ClassifierJudge(ClassifierPolicy(scores, window=3, threshold=0.8))
+    assert judge("flight boarding seat") == {"air"}
+    assert judge("new internet plan then some words flight boarding seat") == {"air", "media"}
+    assert judge("hello") == set()
+
+
+def _gradients(model: Any, first: int, losses: Any) -> list[torch.Tensor]:
+    """Of a batch of one document."""
+    ids = torch.arange(first, first + 9, dtype=torch.int32).numpy()
+    (batch,) = physical_batches([[Document(ids, 1)]], 16, pad=0)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return list(torch.autograd.grad(losses(model, batch).sum(), trained))
+
+
+@pytest.mark.exhaustive
+def test_gradients_are_the_same_and_frozen_layers_run_once_for_each_batch(tiny_base: Path) -> None:
+    """Two layers, the second with LoRA that is no longer at its start, where its gradients are zero."""
+    model = trainable(load_backbone(ModelConfig(base=str(tiny_base), dtype="float32")), AdapterConfig(layers=1, rank=2))
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.constant_(parameter, 0.01)
+    expected = {first: _gradients(model, first, row_losses) for first in (5, 50)}
+    assert any(gradient.any() for gradient in expected[5])
+    frozen = _benchmark("frozen_layers").FrozenLayers(1)
+    losses = frozen.watching(row_losses)
+    with frozen.of(model):
+        for first in (5, 50, 5):
+            assert all(map(torch.equal, expected[first], _gradients(model, first, losses)))
+    with torch.no_grad():
+        model.get_base_model().base_model.layers[0].mlp.up_proj.weight.fill_(float("nan"))
+    with frozen.of(model):
+        assert all(map(torch.equal, expected[5], _gradients(model, 5, losses)))
+        assert not torch.isfinite(_gradients(model, 99, losses)[0]).all()
+    assert not torch.isfinite(_gradients(model, 5, row_losses)[0]).all(), "the layer still takes what is kept"
