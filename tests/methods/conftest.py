@@ -1,7 +1,8 @@
 """Small jobs of our methods."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,42 @@ def generator(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
         evaluation=EVALUATION,
         resources={"cpus": 1, "actors": 1},
     )
+
+
+class _StoppedError(Exception):
+    pass
+
+
+@pytest.fixture(scope="session")
+def stopped_at() -> Callable[[Any, str], AbstractContextManager[None]]:
+    """A context in which a run comes to a function of a module, and no further."""
+
+    @contextmanager
+    def stopping(module: Any, name: str) -> Iterator[None]:
+        def stop(*_: Any) -> None:
+            raise _StoppedError
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, name, stop)
+            with pytest.raises(_StoppedError):
+                yield
+
+    return stopping
+
+
+@pytest.fixture(scope="session")
+def check_undisturbed() -> Callable[..., None]:
+    """A run ended in the certificate and the files of one that nobody disturbs, which costs nothing more."""
+
+    def check(job: Job, out: str, files: Sequence[str], options: Sequence[str] = ()) -> None:
+        charged, undisturbed = job.kinds(), job.run("undisturbed", *options)
+        assert undisturbed.returncode == 0, undisturbed.stderr
+        assert job.certificate("undisturbed") == job.certificate(out)
+        for name in files:
+            assert (job.folder / "undisturbed" / name).read_bytes() == (job.folder / out / name).read_bytes()
+        assert job.kinds() == charged
+
+    return check
 
 
 @pytest.fixture(scope="session")

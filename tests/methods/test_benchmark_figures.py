@@ -1,15 +1,21 @@
-"""What tables of benchmarks compute by themselves: figures of a parser, leaks between domains, frozen layers."""
+"""Tables of benchmarks: figures of a parser, leaks between domains, frozen layers, and the table of taggers."""
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from small_jobs import sentence
+from small_tagger import labelled
+from transformers import BertModel
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.batches import Document, physical_batches
@@ -20,6 +26,9 @@ from rayprivacy.models.trainable import trainable
 from rayprivacy.policies.classifier import ClassifierPolicy, train_scores
 from rayprivacy.policies.words import KeywordPolicy
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SNIPS = {"eat": "PlayMusic", "go": "GetWeather", "B-food": "B-artist", "B-place": "B-city"}
+DIALOG = {"eat": "bookflight", "go": "thankyou", "B-food": "name", "B-place": "arrival_city"}
 TREES = st.lists(st.sampled_from("ABC"), min_size=1, max_size=4).map(
     lambda names: f"({' ('.join(names)}{')' * len(names)}"
 )
@@ -27,7 +36,7 @@ TREES = st.lists(st.sampled_from("ABC"), min_size=1, max_size=4).map(
 
 def _benchmark(name: str) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+        patch.syspath_prepend(str(BENCHMARKS))
         return importlib.import_module(name)
 
 
@@ -118,3 +127,90 @@ def test_gradients_are_the_same_and_frozen_layers_run_once_for_each_batch(tiny_b
         assert all(map(torch.equal, expected[5], _gradients(model, 5, losses)))
         assert not torch.isfinite(_gradients(model, 99, losses)[0]).all()
     assert not torch.isfinite(_gradients(model, 5, row_losses)[0]).all(), "the layer still takes what is kept"
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Requests and turns of a service, in the columns and with the names of the real files."""
+    pytest.importorskip("sklearn")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    texts = [sentence(user, number) for user in range(60) for number in range(2)]
+    count, (intents, slots) = len(texts), zip(*map(labelled, texts), strict=True)
+    snips = {
+        "split": ["train"] * count,
+        "tokens": [text.split() for text in texts],
+        "intent": [SNIPS[intent] for intent in intents],
+        "bio": [[SNIPS.get(label, label) for label in each.split()] for each in slots],
+    }
+    turns = {
+        "domain": ["airline"] * count,
+        "split": [("train", "train", "dev", "test")[at // 2 % 4] for at in range(count)],
+        "conversation_id": [f"talk {at // 2}" for at in range(count)],
+        "utterance": texts,
+        "intent": [DIALOG[intent] for intent in intents],
+        "slot_labels": [" ".join(DIALOG.get(label, label) for label in each.split()) for each in slots],
+    }
+    pq.write_table(pa.table(snips), tmp_path / "snips_intents_slots.parquet")
+    pq.write_table(pa.table(turns), tmp_path / "multidogo_turn.parquet")
+    return tmp_path
+
+
+def _words(data: Path, base: Path, *words: str) -> list[str]:
+    few = ["--steps", "8", "--rate", "0.5", "--norm", "0.5", "--tested", "40", "--layers", "1"]
+    return ["--data", str(data), "--work", str(data / "rows"), "--base", str(base), *few, *words]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("one_thread")
+def test_rows_of_taggers_are_kept(data: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = _benchmark("edpsgd_table")
+    out = data / "table.json"
+    arms = ["SGD", "z0 0.1", "N 16", "each", "constant, scaled"]
+    words = _words(data, tiny_bert, "--corpora", "snips", "--arms", *arms, "--json", "--out", str(out))
+    table.main(words)
+    found = json.loads(out.read_text())
+    rows = {row["arm"]: row for row in found["rows"]}
+    assert list(rows) == arms
+    assert rows["SGD"]["guarantee"] == "none"
+    paper = rows["z0 0.1"]
+    assert paper["guarantee"] == "no meaningful guarantee"
+    assert (paper["delta"], rows["each"]["delta"]) == (5e-4, 1e-6)
+    assert all(stated < paper["log10_sound"] for stated in paper["log10_published"].values())
+    for arm in ("N 16", "each", "constant, scaled"):
+        assert 10 ** rows[arm]["log10_sound"] == pytest.approx(8, rel=0.02), arm
+        assert not rows[arm]["guarantee"]
+    assert rows["N 16"]["noise_multiplier"] == rows["each"]["noise_multiplier"]
+    claims = found["claims"]["snips"]
+    assert claims["no row of the paper's regime has a meaningful guarantee"]
+    assert "epsilon 8: scales of layers help (constant)" not in claims, "its base is not among the arms"
+    monkeypatch.setattr(table.Bench, "row", None)  # nothing is measured again
+    table.main(words)
+    assert json.loads(out.read_text()) == found
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("one_thread")
+def test_conversations_are_units_and_falling_noise_costs_the_same(data: Path, tiny_bert: Path) -> None:
+    table, corpus = _benchmark("edpsgd_table"), _benchmark("tag_corpora").multidogo(data)
+    assert {row["conversation"] for row in corpus.private}.isdisjoint(row["conversation"] for row in corpus.test)
+    assert any("B-arrival_city" in row["slots"] for row in corpus.private)
+    given = table._arguments(_words(data, tiny_bert, "--corpora", "multidogo", "--arms", "linear, scaled"))
+    (row,) = table.run(given)
+    assert 10 ** row["log10_sound"] == pytest.approx(8, rel=0.02)
+    assert 0 <= row["wrong_intents"] <= 1
+
+
+@pytest.mark.exhaustive
+def test_remembered_states_are_those_of_the_encoder(tiny_bert: Path, one_thread: None) -> None:
+    encoder = BertModel.from_pretrained(tiny_bert).eval()
+    remembered = _benchmark("remembered").RememberedEncoder(encoder)
+    ids = torch.tensor([[2, 9, 8, 7, 3], [2, 5, 3, 0, 0]])
+    mask = (torch.tensor([5, 3])[:, None] > torch.arange(5))[:, None, None].expand(2, 1, 5, 5)
+    with torch.no_grad():
+        there = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+    first, other = remembered(ids, mask).last_hidden_state, remembered(ids[1:, :4], mask[1:, :, :4, :4])
+    assert torch.allclose(first[0], there[0], atol=1e-6)
+    assert torch.allclose(first[1, :3], there[1, :3], atol=1e-6)
+    assert torch.equal(other.last_hidden_state[0, :3], first[1, :3])
+    assert not first[1, 3:].any()
+    assert not remembered(ids[:1], mask[:1]).last_hidden_state.requires_grad

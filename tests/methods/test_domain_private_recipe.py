@@ -110,13 +110,6 @@ def test_light_noise_is_the_least_that_fits_the_central_account(tmp_path: Path) 
         open_account(little, plan_run(little))
 
 
-def test_public_text_may_come_first() -> None:
-    plan = plan_run(_recipe(pretrain={"source": "chitchat"}, corpus={"source": "talk.parquet"}))
-    assert [stage.name for stage in plan.stages] == ["pretraining", "scheduled DP-SGD", "synthetic text"]
-    assert plan.charges == plan_run(_recipe()).charges
-    assert any("pretrain.source" in sentence for sentence in plan.assumptions)
-
-
 def test_the_plan_says_what_the_claim_is_and_what_it_is_not() -> None:
     recipe = _recipe()
     plan = plan_run(recipe)
@@ -166,9 +159,7 @@ def test_a_text_is_cut_when_the_policy_has_seen_all_of_it(cut: int, code: str, j
     assert copies(code) == copies("123456789") == [whole[:cut].rstrip()]
 
 
-def test_policy_schedule_and_seed_are_part_of_the_release_and_a_resolved_recipe_needs_no_public_file(
-    tmp_path: Path,
-) -> None:
+def test_policy_schedule_and_seed_are_part_of_the_release_without_their_file_too(tmp_path: Path) -> None:
     words, resolved = tmp_path / "words.yaml", tmp_path / "recipe.yaml"
     words.write_text("- seat\n")
     keywords = {"kind": "keywords", "file": str(words)}
@@ -184,18 +175,6 @@ def test_policy_schedule_and_seed_are_part_of_the_release_and_a_resolved_recipe_
     assert load_recipe(resolved).release_id == first.release_id
 
 
-def test_an_account_is_of_one_policy(tmp_path: Path) -> None:
-    privacy = QUICKER | {"ledger": f"sqlite:///{tmp_path}/ledger.db"}
-    email, date = (_recipe(privacy=privacy, policy={"kinds": [kind]}) for kind in ("email", "date"))
-    for _ in range(2):
-        with closing(open_account(email, plan_run(email))) as ledger:
-            account = ledger.terms("default").account
-            assert account.kind is AccountKind.SELECTIVE
-            assert account.parameters["policy"] == policy_name(email)
-    with pytest.raises(LedgerError, match="protects other text"):
-        open_account(date, plan_run(date))
-
-
 def test_policies_that_keep_other_words_need_accounts_of_their_own(tmp_path: Path) -> None:
     """What stands in front of turns is never hidden: another prefix is another function, and another claim."""
 
@@ -207,7 +186,10 @@ def test_policies_that_keep_other_words_need_accounts_of_their_own(tmp_path: Pat
     first, second = recipe("USR: "), recipe("SYS: ")
     assert plan_run(first).policy != plan_run(second).policy
     assert mechanism_of(first).parameters["policy"] in plan_run(first).policy
-    open_account(first, plan_run(first)).close()
+    for _ in range(2):
+        with closing(open_account(first, plan_run(first))) as ledger:
+            account = ledger.terms("default").account
+            assert (account.kind, account.parameters["policy"]) == (AccountKind.SELECTIVE, policy_name(first))
     with pytest.raises(LedgerError, match="protects other text"):
         open_account(second, plan_run(second))
     with pytest.raises(ConfigError, match=r"corpus\.join\.prefix has 'a@b\.org', which the policy hides"):

@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 FIRST, NOISY, LAST = "step-00000002", "progress 5", "step-00000008"
 CHARGED = ["create", *["reserve", "start", "commit"] * 2]
 JOIN = {"by": "conversation", "order": "turn", "prefix": "USR: "}
-FILES = ("model/model.safetensors", "synthetic.parquet")
 
 
 @pytest.fixture
@@ -57,20 +56,13 @@ def _open_plain_account(job: Job) -> None:
 
 def test_a_run_leaves_a_selective_claim_its_exposure_and_what_it_promises(job: Job) -> None:
     _open_plain_account(job)
-    finished = job.run("out")
+    finished, out = job.run("out"), job.folder / "out"
     assert finished.returncode == 0, finished.stderr
     assert job.kinds() == CHARGED
     assert job.kinds("plain") == ["create", "exposure", "exposure"]
-    _check_certificate(job)
-    _check_outputs(job)
-    for name in ("run.log", "certificate.json", "certificate.md", "report.html", "recipe.yaml"):
-        assert "talk-" not in (job.folder / "out" / name).read_text(), name
-
-
-def _check_certificate(job: Job) -> None:
-    certificate = job.certificate("out")
+    certificate, heldout = job.certificate("out"), job.metrics("out")["heldout"]
     assert certificate["kind"] == "selective"
-    policy = yaml.safe_load((job.folder / "out" / "recipe.yaml").read_text())["policy"]
+    policy = yaml.safe_load((out / "recipe.yaml").read_text())["policy"]
     named = make_policy(PolicyConfig.parse(policy), ("USR:",)).digest
     assert certificate["parameters"]["policy"] == f"patterns {named}"
     assert sum(row["count"] for row in certificate["events"]) == 4
@@ -80,36 +72,29 @@ def _check_certificate(job: Job) -> None:
     assert len(certificate["as_published"]) == 3
     assert any(sentence.startswith("Protected is what the public policy") for sentence in certificate["assumptions"])
     assert not certificate["warnings"]
-    page = (job.folder / "out" / "certificate.md").read_text()
+    page = (out / "certificate.md").read_text()
     assert "selectively differentially private (what its policy calls sensitive, and nothing else)" in page
     assert named in page
     shown = job.call("ledger", "show", "--ledger", f"sqlite:///{job.folder}/ledger.db").stdout
     assert "plain: 2 runs of its corpus are non-private for it." in shown
-
-
-def _check_outputs(job: Job) -> None:
-    out, heldout = job.folder / "out", job.metrics("out")["heldout"]
     assert pq.read_table(out / "synthetic.parquet").column_names == ["text", "domain"]
     assert set(heldout["perplexity"]) == {"base", "domain_private"}
     assert heldout["releasable"] is False
     assert "What the policy does not find is not protected" in (out / "model" / "README.md").read_text()
     assert "selectively" in (out / "report.html").read_text()
+    for name in ("run.log", "certificate.json", "certificate.md", "report.html", "recipe.yaml"):
+        assert "talk-" not in (out / name).read_text(), name
 
 
 @pytest.mark.exhaustive
-def test_killed_at_three_points_it_ends_in_the_same_bytes_and_charges(job: Job) -> None:
+def test_killed_at_three_points_it_ends_in_the_same_bytes_and_charges(job: Job, check_undisturbed: Any) -> None:
     for _ in range(2):  # in a chunk without a charge; then a worker in a noisy step, and the job at the last save
         patch = dying(job=[FIRST, LAST], worker=[NOISY])
         assert job.killed("out", patch, "--resume").returncode == -signal.SIGKILL
     assert len(list(job.folder.glob("died at *"))) == 3
     assert job.run("out", "--resume").returncode == 0
     assert job.kinds() == CHARGED
-    undisturbed = job.run("undisturbed")
-    assert undisturbed.returncode == 0, undisturbed.stderr
-    assert job.certificate("undisturbed") == job.certificate("out")
-    for name in FILES:
-        assert (job.folder / "undisturbed" / name).read_bytes() == (job.folder / "out" / name).read_bytes()
-    assert job.kinds() == CHARGED
+    check_undisturbed(job, "out", ["model/model.safetensors", "synthetic.parquet"])
 
 
 @pytest.mark.exhaustive
@@ -121,9 +106,7 @@ def test_two_workers_with_zero_pay_the_same(job: Job) -> None:
 
 
 @pytest.mark.exhaustive
-def test_two_accounts_pay_for_a_run_with_light_and_falling_noise_on_a_pretrained_base(
-    job: Job, pretrain: dict[str, Any]
-) -> None:
+def test_two_accounts_pay_for_a_run_with_light_and_falling_noise(job: Job, pretrain: dict[str, Any]) -> None:
     """The plain account of the corpus learns of no non-private run, since an account like it pays for all steps."""
     _open_plain_account(job)
     recipe = yaml.safe_load(job.recipe.read_text())
@@ -151,9 +134,8 @@ def test_two_accounts_pay_for_a_run_with_light_and_falling_noise_on_a_pretrained
 @pytest.mark.exhaustive
 def test_audits_and_shadow_models_read_full_conversations(job: Job) -> None:
     """Shadow models learn documents that are joined already, and a planted secret is a document of its own."""
-    recipe = yaml.safe_load(job.recipe.read_text())
-    recipe["audit"] = {"canaries": {"kinds": ["phone"], "repetitions": [6], "candidates": 50}}
-    job.recipe.write_text(yaml.safe_dump(recipe))
+    canaries = {"kinds": ["phone"], "repetitions": [6], "candidates": 50}
+    job.recipe.write_text(job.recipe.read_text() + yaml.safe_dump({"audit": {"canaries": canaries}}))
     ran = job.run("out")
     assert ran.returncode == 0, ran.stderr
     done = job.call("audit", str(job.folder / "out"), "--shadows", "4", "--users", "6")

@@ -2,8 +2,8 @@
 
 import stat
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -13,9 +13,11 @@ from small_jobs import Job, job_of, write_talk
 
 import rayprivacy as rp
 from rayprivacy.blocks import match as matching
+from rayprivacy.ledger.charges import Charge
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe, parse_recipe
 from rayprivacy.methods.seqpate import method as seqpate
+from rayprivacy.methods.seqpate.public_side import ensemble
 from rayprivacy.teachers.workspace import Workspace
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -23,10 +25,6 @@ Done = subprocess.CompletedProcess[str]
 LORA = {"kind": "lora", "layers": 1, "steps": 5, "warm_steps": 0}
 MATCH = {"candidates": 3, "topics": 3, "noise_multiplier": 4.0}
 CHARGED = ["create", *["reserve", "start", "commit"] * 2]
-
-
-class _StoppedError(Exception):
-    pass
 
 
 @pytest.fixture(scope="module")
@@ -39,31 +37,25 @@ def whole(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, pretrain: d
 
 
 @pytest.fixture(scope="module")
-def first(whole: Job) -> Done:
+def first(whole: Job, stopped_at: Any) -> Done:
     """One run, stopped when the users have voted and finished, which several tests look at and none changes."""
-
-    def stop(*_: Any) -> None:
-        raise _StoppedError
-
-    specs, real = [], seqpate.cache_features
-    with pytest.MonkeyPatch.context() as patch:
+    specs, real, out = [], seqpate.cache_features, whole.folder / "first"
+    with pytest.MonkeyPatch.context() as patch, stopped_at(matching, "raked"):
         patch.setattr(seqpate, "cache_features", lambda spec, *more: specs.append(spec) or real(spec, *more))
-        patch.setattr(matching, "raked", stop)
-        with pytest.raises(_StoppedError):
-            whole.run("first")
-    assert not (whole.folder / "first" / "synthetic.parquet").exists()
+        whole.run("first")
+    assert not (out / "synthetic.parquet").exists()
     assert whole.kinds() == CHARGED
-    (model,) = [path for path in (whole.folder / "first" / "public").glob("pretrained-*") if path.is_dir()]
-    assert [spec.model.base for spec in specs] == [str(model)]
+    assert [Path(spec.model.base).parent for spec in specs] == [out / "public"], "of the pretrained model"
     done: Done = whole.run("first", "--resume")
     assert done.returncode == 0, done.stderr
     return done
 
 
-def stored_votes(job: Job) -> list[bytes | None]:
+def released(job: Job) -> list[tuple[Charge, bytes | None]]:
+    """Charges of the one release, and what was drawn for each."""
     with Ledger.open(f"sqlite:///{job.folder}/ledger.db") as ledger:
-        release = next(entry.release_id for entry in ledger.entries("talk") if entry.release_id)
-        return [ledger.output(charge) for charge in ledger.charges_of("talk", release)]
+        (release,) = {entry.release_id for entry in ledger.entries("talk") if entry.release_id}
+        return [(charge, ledger.output(charge)) for charge in ledger.charges_of("talk", release)]
 
 
 def teachers(out: Path) -> dict[str, bytes]:
@@ -76,9 +68,7 @@ def texts(path: Path) -> list[str]:
     return list(pq.read_table(path)["text"].to_pylist())
 
 
-def test_a_run_leaves_everything_it_promises(
-    whole: Job, first: Done, check_pretrained: Callable[[Job, str, str], Path]
-) -> None:
+def test_a_run_leaves_everything_it_promises(whole: Job, first: Done, check_pretrained: Any) -> None:
     out, certificate, metrics = whole.folder / "first", whole.certificate("first"), whole.metrics("first")
     assert (certificate["epsilon"], certificate["delta"], certificate["unit"]) == (3.0, 1e-6, "user")
     assert certificate["events"][0]["count"] == 40
@@ -90,15 +80,14 @@ def test_a_run_leaves_everything_it_promises(
         assert list(figures) == ["base", "pretrained", "base_pseudo", "student", "nonprivate"]
         assert figures["base_pseudo"] == figures["pretrained"], "there was no warm start"
     assert len(set(heldout["perplexity"].values())) == 4
-    assert "epsilon = 3" in first.stdout
-    assert "internal" in first.stdout
+    assert all(said in first.stdout for said in ("epsilon = 3", "internal"))
     for name in ("recipe.yaml", "certificate.md", "run.log", "model/config.json", "model/README.md"):
         assert (out / name).is_file(), name
+    assert not (out / "evaluation.json").exists(), "a comparison that nobody asked for"
     assert "Base model after pretraining" in (out / "report.html").read_text()
     values = load_recipe(whole.recipe).model_dump(mode="json")
     charges = rp.plan(parse_recipe({name: value for name, value in values.items() if name != "pretrain"})).plan.charges
-    with Ledger.open(f"sqlite:///{whole.folder}/ledger.db") as ledger:
-        assert [each.event for each in ledger.charges_of("talk", certificate["release_id"])] == charges
+    assert [charge.event for charge, _ in released(whole)] == charges
     assert whole.kinds() == CHARGED
 
 
@@ -109,9 +98,9 @@ def test_the_texts_are_those_that_the_users_vote_for_once(whole: Job) -> None:
     names = ["release gate", "topics and lengths", "all stages together"]
     assert [stage["name"] for stage in certificate["stages"]] == names
     assert certificate["stages"][-1]["epsilon"] <= certificate["epsilon"] * (1 + 1e-6)
-    released, candidates = texts(out / "synthetic.parquet"), texts(out / "public" / "candidates.parquet")
-    assert (len(released), len(candidates)) == (8, 24)
-    assert all(any(each.startswith(text) for each in candidates) for text in released), "whole, or cut after a sentence"
+    found, candidates = texts(out / "synthetic.parquet"), texts(out / "public" / "candidates.parquet")
+    assert (len(found), len(candidates)) == (8, 24)
+    assert all(any(each.startswith(text) for each in candidates) for text in found), "whole, or cut after a sentence"
     assert metrics["synthetic"]["texts"] == 8
     assert metrics["synthetic"]["match"]["candidates"] == 24
     assert set(metrics["synthetic"]["match"]["total_variation_to_votes"]) == {"topics", "lengths"}
@@ -131,11 +120,11 @@ def test_private_things_stay_private(whole: Job, first: Done) -> None:
 
 @pytest.mark.usefixtures("first")
 def test_performance_settings_change_nothing_that_is_released(whole: Job) -> None:
-    votes, outs = stored_votes(whole), [whole.folder / name for name in ("first", "second")]
+    votes, outs = released(whole), [whole.folder / name for name in ("first", "second")]
     again = whole.run("second", "-o", "resources.actors=2")
     assert again.returncode == 0, again.stderr
     assert teachers(outs[0]) == teachers(outs[1])
-    assert stored_votes(whole) == votes
+    assert released(whole) == votes
     assert whole.kinds() == CHARGED
     assert pq.read_table(outs[0] / "synthetic.parquet").equals(pq.read_table(outs[1] / "synthetic.parquet"))
     assert whole.certificate("first") == whole.certificate("second")
@@ -150,6 +139,17 @@ def test_the_account_refuses_before_any_work(whole: Job) -> None:
     assert "Traceback" not in refused.stderr
     assert not (whole.folder / "refused").exists()
     assert whole.kinds() == CHARGED
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25])
+def test_actors_compute_on_a_gpu_where_they_reserve_a_share_of_one(share: float, job: Job, tmp_path: Path) -> None:
+    for name in ("basis.safetensors", "warm.safetensors"):
+        (tmp_path / name).write_bytes(b"public")
+    recipe = load_recipe(job.recipe, [f"resources.gpus_per_actor={share}"])
+    (tmp_path / "private").mkdir()
+    run: Any = SimpleNamespace(recipe=recipe, root=tmp_path, public=tmp_path.joinpath, private=tmp_path.joinpath)
+    backbone: Any = SimpleNamespace(digest="of the base")
+    assert ensemble(run, backbone, recipe.model).gpu is (share > 0)
 
 
 @pytest.mark.exhaustive
@@ -194,8 +194,8 @@ def test_the_real_model_on_real_chat(job: Job) -> None:
     ]
     done = job.run("real", *(part for option in small for part in ("-o", option)))
     assert done.returncode == 0, done.stderr
-    released = texts(job.folder / "real" / "synthetic.parquet")
-    assert len(set(released)) > 4
-    assert all(released)
+    found = texts(job.folder / "real" / "synthetic.parquet")
+    assert len(set(found)) > 4
+    assert all(found)
     perplexity = job.metrics("real")["heldout"]["perplexity"]
     assert 20 < perplexity["nonprivate"] < perplexity["base"] < 2000

@@ -1,6 +1,5 @@
 """The generator as its users run it: a recipe in, a model, synthetic text with labels and a certificate out."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +19,23 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MATCH = {"candidates": 3, "topics": 3, "noise_multiplier": 4.0}
 
 
-class _StoppedError(Exception):
-    pass
-
-
 def test_a_run_leaves_everything_it_promises(
-    generator: Job,
-    pretrain: dict[str, Any],
-    check_pretrained: Callable[[Job, str, str], Path],
-    monkeypatch: pytest.MonkeyPatch,
+    generator: Job, pretrain: Any, check_pretrained: Any, stopped_at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a pretrained base, and with the shares of its codes in the text that users vote for."""
-    public, source, out = generator.folder / "public.jsonl", Path(pretrain["source"]), generator.folder / "out"
-    public.write_text(source.read_text())
+    public, out = generator.folder / "public.jsonl", generator.folder / "out"
+    public.write_text(Path(pretrain["source"]).read_text())
     blocks = {"pretrain": {**pretrain, "source": str(public)}, "match": MATCH}
     generator.recipe.write_text(yaml.safe_dump(yaml.safe_load(generator.recipe.read_text()) | blocks))
-    weights = _pretrained_once(generator, public, monkeypatch)
+    recipe, text, quiet = load_recipe(generator.recipe), public.read_text(), Console(quiet=True)
+    with stopped_at(method, "_shares"):
+        rp.run(recipe, out, console=quiet)
+    public.write_text(text.replace("soup", "cake"))
+    with pytest.raises(rp.ConfigError, match=r"the pretraining text of .* changed since the run began"):
+        rp.run(recipe, out, console=quiet)
+    assert generator.kinds() == ["create"]
+    public.write_text(text)
+    (weights,) = (out / "public").glob("pretrained-*/model.safetensors")
     before, jobs, real = weights.stat().st_mtime_ns, [], training.run_training
     monkeypatch.setattr(training, "run_training", lambda job, *more: jobs.append(job) or real(job, *more))
     done = generator.run("out", "--resume")
@@ -43,32 +43,37 @@ def test_a_run_leaves_everything_it_promises(
     assert weights.stat().st_mtime_ns == before, "a run that was stopped does not train it again"
     assert [job.model.base for job in jobs] == [str(weights.parent)]
     check_pretrained(generator, "out", "model.embed_tokens.weight")
-    _check_certificate(generator.certificate("out"))
-    _check_outputs(generator)
-    _check_nothing_private(out, done.stdout + done.stderr)
+    certificate, metrics = generator.certificate("out"), generator.metrics("out")
+    histogram, *steps, votes = certificate["events"]
+    assert (histogram["kind"], histogram["sigma_eff"], histogram["count"]) == ("gaussian", 5.0, 1)
+    assert (votes["kind"], votes["sigma_eff"], votes["count"]) == ("gaussian", 4.0, 1)
+    names = [stage["name"] for stage in certificate["stages"]]
+    assert names == ["shares of control codes", "DP-SGD", "topics and lengths", "all stages together"]
+    assert {row["kind"] for row in steps} == {"poisson-sampled-gaussian"}
+    assert {row["q"] for row in steps} == {0.4}
+    assert sum(row["count"] for row in steps) == 6
+    assert certificate["composition"] == "rdp"
+    assert certificate["spent_diagnostic"]["epsilon"] == pytest.approx(certificate["epsilon"], rel=1e-3)
+    assert any("Poisson" in sentence for sentence in certificate["assumptions"])
+    table = pq.read_table(out / "synthetic.parquet")
+    assert table.column_names == ["text", "topic"]
+    assert set(table["topic"].to_pylist()) <= {"food", "pets", "other"}
+    assert metrics["heldout"]["releasable"] is False
+    assert set(metrics["heldout"]["perplexity"]) == {"base", "pretrained", "generator"}
+    assert metrics["synthetic"]["texts"] == len(table) == 12
+    model, tokenizer = (kind.from_pretrained(out / "model") for kind in (AutoModelForCausalLM, AutoTokenizer))
+    answer = model.generate(**tokenizer("topic: food\n", return_tensors="pt"), max_new_tokens=3)
+    assert answer.shape[1] > 3
+    assert "DP-SGD" in (out / "model" / "README.md").read_text()
+    assert "poisson-sampled-gaussian" in (out / "report.html").read_text()
+    assert "user-" not in done.stdout + done.stderr
+    for name in ("run.log", "certificate.json", "certificate.md", "report.html", "recipe.yaml"):
+        assert "user-" not in (out / name).read_text(), name
+    for path in [out / "private", *(out / "private").rglob("*.safetensors")]:
+        assert path.stat().st_mode & 0o077 == 0, path
     assert [line[1:] for line in ledger_lines(generator.folder)] == [(n, "committed") for n in (0, 1, 2, 3, 0)]
     audited = generator.call("audit", str(out), "--users", "8")
     assert audited.returncode == 0, audited.stderr
-
-
-def _pretrained_once(job: Job, public: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The weights of a run that is stopped before it reads private text, and refuses other public text."""
-    recipe, out, text, quiet = load_recipe(job.recipe), job.folder / "out", public.read_text(), Console(quiet=True)
-
-    def stop(*_: Any) -> None:
-        raise _StoppedError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(method, "_shares", stop)
-        with pytest.raises(_StoppedError):
-            rp.run(recipe, out, console=quiet)
-    public.write_text(text.replace("soup", "cake"))
-    with pytest.raises(rp.ConfigError, match=r"the pretraining text of .* changed since the run began"):
-        rp.run(recipe, out, console=quiet)
-    assert job.kinds() == ["create"]
-    public.write_text(text)
-    (weights,) = (out / "public").glob("pretrained-*/model.safetensors")
-    return Path(weights)
 
 
 @pytest.mark.exhaustive
@@ -85,40 +90,3 @@ def test_another_road_to_the_same_release(generator: Job, stage: int) -> None:
         assert "was made before, and chunk 1 ended in another model" in other.stderr
         assert not theirs.exists()
     assert len(ledger_lines(generator.folder)) == 4
-
-
-def _check_certificate(certificate: dict[str, Any]) -> None:
-    histogram, *steps, votes = certificate["events"]
-    assert (histogram["kind"], histogram["sigma_eff"], histogram["count"]) == ("gaussian", 5.0, 1)
-    assert (votes["kind"], votes["sigma_eff"], votes["count"]) == ("gaussian", 4.0, 1)
-    names = [stage["name"] for stage in certificate["stages"]]
-    assert names == ["shares of control codes", "DP-SGD", "topics and lengths", "all stages together"]
-    assert {row["kind"] for row in steps} == {"poisson-sampled-gaussian"}
-    assert {row["q"] for row in steps} == {0.4}
-    assert sum(row["count"] for row in steps) == 6
-    assert certificate["composition"] == "rdp"
-    assert certificate["spent_diagnostic"]["epsilon"] == pytest.approx(certificate["epsilon"], rel=1e-3)
-    assert any("Poisson" in sentence for sentence in certificate["assumptions"])
-
-
-def _check_outputs(job: Job) -> None:
-    out, metrics = job.folder / "out", job.metrics("out")
-    table = pq.read_table(out / "synthetic.parquet")
-    assert table.column_names == ["text", "topic"]
-    assert set(table["topic"].to_pylist()) <= {"food", "pets", "other"}
-    assert metrics["heldout"]["releasable"] is False
-    assert set(metrics["heldout"]["perplexity"]) == {"base", "pretrained", "generator"}
-    assert metrics["synthetic"]["texts"] == len(table) == 12
-    model, tokenizer = (kind.from_pretrained(out / "model") for kind in (AutoModelForCausalLM, AutoTokenizer))
-    answer = model.generate(**tokenizer("topic: food\n", return_tensors="pt"), max_new_tokens=3)
-    assert answer.shape[1] > 3
-    assert "DP-SGD" in (out / "model" / "README.md").read_text()
-    assert "poisson-sampled-gaussian" in (out / "report.html").read_text()
-
-
-def _check_nothing_private(out: Path, printed: str) -> None:
-    assert "user-" not in printed
-    for name in ("run.log", "certificate.json", "certificate.md", "report.html", "recipe.yaml"):
-        assert "user-" not in (out / name).read_text(), name
-    for path in [out / "private", *(out / "private").rglob("*.safetensors")]:
-        assert path.stat().st_mode & 0o077 == 0, path

@@ -1,5 +1,6 @@
-"""The generator's recipe: what is refused before anything runs, and noise that just fits the budget."""
+"""The generator's recipe: noise that just fits the budget, what names a release, and presets of this and two stages."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,29 @@ from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.methods.generator.method import sums_of
 from rayprivacy.methods.generator.plan import CODES as SHARES
 from rayprivacy.methods.generator.plan import STEPS, plan_run
-from rayprivacy.methods.generator.recipe import GeneratorRecipe
+from rayprivacy.methods.generator.recipe import PRESETS, GeneratorRecipe
+from rayprivacy.methods.registry import load_recipe
+from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.release.histogram import HistogramMechanism
 from rayprivacy.runs.account import open_account
+from rayprivacy.runs.files import dump_recipe
 
 SIZES = {"sampling_rate": 0.05, "steps": 80, "chunk": 16}
 SCHEDULE = {"kind": "linear", "tau": 0.5, "steps_per_epoch": 16}
+JOBS = Path(__file__).parents[2] / "jobs"
+GOOD = {"preset": "good", "users": 2500}
 CODES = {"corpus": {"labels": ["topic"]}, "codes": {"values": {"topic": ["food", "pets"]}}}
 
 
 def _recipe(**blocks: Any) -> GeneratorRecipe:
     return GeneratorRecipe.parse(blocks)
+
+
+def _least_noise(privacy: dict[str, Any], less: dict[str, Any], **blocks: Any) -> None:
+    """A little less noise is refused."""
+    another = _recipe(privacy=privacy | {"account": "less"}, training=less, **blocks)
+    with pytest.raises((BudgetRefusedError, ConfigError)):
+        open_account(another, plan_run(another))
 
 
 def test_bands_are_charged_calibrated_and_written_into_the_certificate() -> None:
@@ -63,10 +76,7 @@ def test_noise_that_falls_is_charged_by_level_and_calibrated(composition: str, t
     assert "in 3 levels (linear, tau 0.5)" in plan.noise
     assert plan.figures["noise multipliers of steps"].count("(20 steps)") == 3
     open_account(recipe, plan).close()
-    less = steps | {"noise_multiplier": mechanism.noise_multiplier * 0.998}
-    another = _recipe(privacy=privacy | {"account": "less"}, training=less)
-    with pytest.raises((BudgetRefusedError, ConfigError)):
-        open_account(another, plan_run(another))
+    _least_noise(privacy, steps | {"noise_multiplier": mechanism.noise_multiplier * 0.998})
 
 
 def test_micro_batches_take_twice_the_noise_at_one_epsilon() -> None:
@@ -112,18 +122,14 @@ def test_the_noise_is_the_least_that_fits_beside_the_histogram(composition: str,
     assert len(events) == 2
     assert epsilon(events, 1e-6, composition) <= 4.0  # type: ignore[arg-type]
     open_account(recipe, plan_run(recipe)).close()
-    little = {"sampling_rate": 0.05, "steps": 40, "noise_multiplier": noise * 0.999}
-    less = _recipe(privacy=privacy | {"account": "less"}, training=little, **CODES)
-    with pytest.raises((BudgetRefusedError, ConfigError)):
-        open_account(less, plan_run(less))
+    _least_noise(privacy, {"sampling_rate": 0.05, "steps": 40, "noise_multiplier": noise * 0.999}, **CODES)
 
 
 def test_without_labels_nothing_but_the_steps_is_charged() -> None:
-    recipe = _recipe()
-    assert mechanism_of(recipe, SHARES) is None
-    assert len(plan_run(recipe).events) == 1
     uniform = _recipe(corpus=CODES["corpus"], codes={**CODES["codes"], "histogram": False})
-    assert mechanism_of(uniform, SHARES) is None
+    for recipe in (_recipe(), uniform):
+        assert mechanism_of(recipe, SHARES) is None
+        assert len(plan_run(recipe).events) == 1
 
 
 def test_the_release_id_moves_with_what_is_released() -> None:
@@ -153,3 +159,60 @@ def test_a_user_adds_one_vote_however_much_they_write_and_an_empty_part_adds_not
     assert np.allclose(_sums(tmp_path, rows, PrivacyUnit.USER) / 2**20, [0.75, 0.25, 1.0], atol=1e-5)
     assert np.allclose(_sums(tmp_path, rows, PrivacyUnit.RECORD) / 2**20, [30, 10, 2], atol=1e-4)
     assert _sums(tmp_path, [], PrivacyUnit.USER).tolist() == [0, 0, 0]
+
+
+def _training(adapter: str = "lora", **training: Any) -> dict[str, Any]:
+    return dict(_recipe(adapter={"kind": adapter}, training=training).model_dump(mode="json")["training"])
+
+
+def _given(training: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a training that some values name, nested ones too."""
+    nested = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+    return {key: _given(training[key], nested[key]) if key in nested else training[key] for key in values}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_written_as_its_values_and_is_the_same_release(name: str, tmp_path: Path) -> None:
+    recipe = _recipe(training=GOOD | {"preset": name})
+    values = {**PRESETS[name], "sampling_rate": PRESETS[name]["expected_batch"] / 2500}
+    assert _given(recipe.model_dump(mode="json")["training"], values) == values
+    (tmp_path / "written.yaml").write_text(dump_recipe(recipe))
+    assert "preset" not in (tmp_path / "written.yaml").read_text()
+    assert load_recipe(tmp_path / "written.yaml") == recipe
+    assert _recipe(training=values).release_id == recipe.release_id
+
+
+def test_own_keys_stand_and_the_other_size_follows_from_the_users() -> None:
+    assert _training(**GOOD, steps=30)["steps"] == 30
+    assert _training(**GOOD, expected_batch=50)["sampling_rate"] == 0.02
+    assert _training(**GOOD, sampling_rate=0.1)["expected_batch"] == 250
+    both = _training(preset="quick", sampling_rate=0.1, expected_batch=70)
+    assert (both["sampling_rate"], both["expected_batch"], both["steps"]) == (0.1, 70, 40)
+    for adapter in ("lora", "full"):
+        assert _training(adapter, **GOOD, optimizer={"learning_rate": 1e-3})["optimizer"]["learning_rate"] == 1e-3
+    assert _training("full", **GOOD)["optimizer"]["learning_rate"] is None, "those of presets are for LoRA"
+
+
+@pytest.mark.parametrize(("name", "job"), [("quick", "chat"), ("good", "europarl")])
+def test_a_preset_is_what_a_packaged_job_does(name: str, job: str) -> None:
+    training = load_recipe(JOBS / "generator" / f"{job}.yaml").model_dump()["training"]
+    assert _given(training, PRESETS[name]) == PRESETS[name]
+
+
+def test_best_has_the_values_that_the_table_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(JOBS.parent / "benchmarks"))
+    from dpsgd_table import ROWS
+
+    changed = {**PRESETS["good"], **(dict(each.split("=") for each in ROWS["noisy_sgd"]))}
+    assert {key: float(changed[key]) for key in PRESETS["best"]} == PRESETS["best"]
+
+
+def test_both_stages_take_what_a_preset_gives_and_no_name_is_left() -> None:
+    preset = "training={preset: quick, users: 2600, max_tokens: 40}"
+    recipe = load_recipe(JOBS / "two_stage" / "smcalflow.yaml", [preset])
+    assert isinstance(recipe, TwoStageRecipe)
+    assert {"preset", "users"}.isdisjoint(recipe.model_dump(mode="json")["training"])
+    for stage, steps in (("trees", 20), ("utterances", 80)):
+        training = recipe.training_of(stage)
+        assert (training.expected_batch, training.sampling_rate, training.steps) == (30, 30 / 2600, steps)
+        assert (training.max_records, training.chunk) == (1, 20)

@@ -1,16 +1,15 @@
-"""SIGKILL at chosen instructions of a real run, then --resume: the same certificate, charged once.
-
-One run dies at the first point, is resumed, dies at the second, and so on: what one death leaves is finished by a
-process that dies later.
-"""
+"""SIGKILL at chosen instructions of one real run, one after the other, then --resume: one certificate, charged once."""
 
 import signal
+from typing import Any
 
 import pytest
+from dying import dying
 from small_jobs import Job
 
 pytestmark = pytest.mark.slow
 QUICK = ("evaluation.completions=0", "evaluation.nonprivate_steps=0", "student.steps=2", "student.warm_steps=2")
+MID_CHUNK, SAVED = "progress 3", "step-00000002"
 MATCH = "match={candidates: 3, topics: 3, noise_multiplier: 4.0}"
 
 DIE = "os.kill(os.getpid(), signal.SIGKILL)"
@@ -63,7 +62,7 @@ FIRST, TRAINED, _, DRAWN, *_ = POINTS
 
 @pytest.mark.timeout(900)  # eight runs
 @pytest.mark.parametrize("points", [[DRAWN], pytest.param([*POINTS], marks=pytest.mark.exhaustive)], ids=len)
-def test_a_run_killed_at_some_points_resumes_with_one_charge(job: Job, points: list[str]) -> None:
+def test_a_run_killed_at_some_points_is_charged_once(job: Job, points: list[str], check_undisturbed: Any) -> None:
     charged = ["create", *["reserve", "start", "commit"] * (1 if points == [DRAWN] else 2)]
     options = [part for option in (QUICK if points == [DRAWN] else (MATCH,)) for part in ("-o", option)]
     before: dict[str, int] = {}
@@ -82,10 +81,7 @@ def test_a_run_killed_at_some_points_resumes_with_one_charge(job: Job, points: l
     _trained_no_teacher_again(job, before)
     assert job.kinds() == charged
     # The same release undisturbed: served from the ledger, for nothing.
-    undisturbed = job.run("undisturbed", *options)
-    assert undisturbed.returncode == 0, undisturbed.stderr
-    assert job.certificate("run") == job.certificate("undisturbed")
-    assert job.kinds() == charged
+    check_undisturbed(job, "run", [], options)
 
 
 def _trained_no_teacher_again(job: Job, before: dict[str, int]) -> dict[str, int]:
@@ -100,3 +96,31 @@ def _is_not_overwritten_by_accident(job: Job, options: list[str]) -> None:
         again = job.run("run", *options, *more)
         assert again.returncode == 2
         assert says in again.stderr
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.exhaustive  # by day test_two_stage_run.py and tests/cluster kill such trainings
+@pytest.mark.parametrize("more", [True, False])
+def test_a_job_of_the_generator_and_then_a_worker_die(generator: Job, more: bool, check_undisturbed: Any) -> None:
+    """With noise that must be made again; with all of eDP-SGD."""
+    schedule = tuple(f"noise_schedule.{key}" for key in ("kind=linear", "tau=0.5", "steps_per_epoch=2"))
+    (generator.folder / "public.csv").write_text("text\nthe cat sat on my mat\na dog ate the food\n")
+    scales = ("layer_scale.from=public", f"layer_scale.source={generator.folder}/public.csv")
+    edp = ("microbatches=16", *schedule, *scales)
+    keys = ("steps=4", *(("bands=2",) if more else edp))
+    training = tuple(part for key in keys for part in ("-o", f"training.{key}"))
+    # The job dies between the save of the first chunk and its commit.
+    killed = generator.killed("out", dying(job=[SAVED]), *training)
+    assert killed.returncode == -signal.SIGKILL
+    before = generator.kinds()
+    assert before == ["create", "reserve", "start", "commit", "reserve", "start"]  # never under-counts
+    # It is resumed, and a worker dies in the middle of the second chunk: Ray starts it again.
+    resumed = generator.killed("out", dying(worker=[MID_CHUNK]), "--resume", *training)
+    assert (generator.folder / f"died at {MID_CHUNK}").exists()
+    assert resumed.returncode == 0, resumed.stderr
+    assert generator.kinds() == ["create", *["reserve", "start", "commit"] * 3]
+    check_undisturbed(generator, "out", ["model/model.safetensors", "synthetic.parquet"], training)
+    certificate = generator.certificate("out")
+    assert more or certificate["figures"]["noise multipliers of steps"].count("(2 steps)") == 2
+    said = " ".join(certificate["assumptions"])
+    assert more or ("into one of 16 micro-batches" in said and "the scales of layers in 'DP-SGD' have digest" in said)

@@ -90,9 +90,7 @@ def _last(told: Told) -> dict[tuple[str, str], float]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("which", ["job", pytest.param("generator", marks=pytest.mark.exhaustive)])
-def test_prometheus_sees_public_counts_of_a_run_and_nothing_else(
-    which: str, request: pytest.FixtureRequest, told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prometheus_sees_public_counts_of_a_run_alone(which: str, request: Any, told: Told, monkeypatch: Any) -> None:
     monkeypatch.setattr(train, "POLL_SECONDS", 0.005)  # no step is missed
     job, counts = request.getfixturevalue(which), RUNS[which]
     release = _run(job, "talk")

@@ -1,7 +1,9 @@
-"""Pretraining on public text: another base model for the whole run, and the same charges. Whole runs: end to end."""
+"""Optional blocks: `pretrain` is another base and the same charges, `match` one more. Whole runs: `end_to_end`."""
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -9,34 +11,26 @@ from rich.console import Console
 from small_jobs import Job
 
 import rayprivacy as rp
+from rayprivacy.accounting.accountant import epsilon
+from rayprivacy.blocks import match_plan
 from rayprivacy.methods.generator import method as generator_method
 from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
 from rayprivacy.models.backbone import load_backbone
 
 QUIET = Console(quiet=True)
+LOUD = {"noise_multiplier": 5.0}  # votes that cost epsilon 0.83
 BOTH = pytest.mark.parametrize("name", ["seqpate", "generator"])
-
-
-class _StoppedError(Exception):
-    pass
-
-
-def _stop(*_: object) -> None:
-    raise _StoppedError
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_base_writes_its_own_text_behind_public_prompts(
-    generator: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_base_writes_its_own_text_behind_public_prompts(generator: Job, tmp_path: Path, stopped_at: Any) -> None:
     prompts, recipe, out = tmp_path / "prompts.txt", yaml.safe_load(generator.recipe.read_text()), tmp_path / "out"
     prompts.write_text("the bread\nwe eat\n")
     block = {"prompts": str(prompts), "texts": 24, "steps": 2, "batch": 4, "max_tokens": 16}
     generator.recipe.write_text(yaml.safe_dump({**recipe, "pretrain": block}))
     loaded = load_recipe(generator.recipe)
-    monkeypatch.setattr(generator_method, "_shares", _stop)  # what comes after it
-    with pytest.raises(_StoppedError):
+    with stopped_at(generator_method, "_shares"):  # what comes after it
         rp.run(loaded, out, console=QUIET)
     (kept,) = (out / "public").glob("own-documents-*.json")
     before, documents = kept.stat().st_mtime_ns, json.loads(kept.read_text())
@@ -47,7 +41,7 @@ def test_the_base_writes_its_own_text_behind_public_prompts(
     with pytest.raises(rp.ConfigError, match=r"the pretraining text of .* changed since the run began"):
         rp.run(loaded, out, console=QUIET)
     prompts.write_text("the bread\nwe eat\n")
-    with pytest.raises(_StoppedError):
+    with stopped_at(generator_method, "_shares"):
         rp.run(loaded, out, console=QUIET)
     assert kept.stat().st_mtime_ns == before, "what was written is found"
     (folder,) = [path for path in (out / "public").glob("pretrained-*") if path.is_dir()]
@@ -93,7 +87,7 @@ def test_other_public_text_is_another_release(name: str) -> None:
         ("generator", {"prompts": "none.txt"}, r"the prompts file .*none\.txt cannot be read"),
     ],
 )
-def test_public_text_that_cannot_be_used_is_refused_before_there_is_an_account(
+def test_public_text_that_cannot_be_used_is_refused_first(
     name: str, block: dict[str, str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -102,3 +96,70 @@ def test_public_text_that_cannot_be_used_is_refused_before_there_is_an_account(
     with pytest.raises(rp.ConfigError, match=says):
         rp.run(parse_recipe({**values, "pretrain": block}), tmp_path / "out", console=QUIET)
     assert [path.name for path in tmp_path.iterdir()] == ["nine.csv"]
+
+
+@pytest.mark.parametrize("composition", ["gdp", "zcdp", "rdp", "pld"])
+def test_the_votes_on_tokens_leave_room_for_these(composition: str) -> None:
+    blocks = {"privacy": {"composition": composition, "epsilon": 3.0}, "votes": {"queries": 100, "clip": 0.2}}
+    recipe = parse_recipe({"method": "seqpate", **blocks, "match": {"noise_multiplier": 3.0}})
+    events = method_of(recipe).planned(recipe).events
+    assert len(events) == 2
+    accountant = {"gdp": "gdp", "pld": "pld"}.get(composition, "rdp")
+    assert 2.9 < epsilon(events, recipe.privacy.delta, accountant) <= 3.0
+
+
+def test_a_recipe_without_matching_is_the_release_that_it_was() -> None:
+    def release(**blocks: Any) -> str:
+        return parse_recipe({"method": "seqpate", **blocks}).release_id
+
+    written = {"generation": {"texts": 9}}
+    assert len({release(), release(match={}), release(match={}, **written)}) == 3, "users vote for what was written"
+    assert release(**written) == release(match=None) == release()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.exhaustive
+def test_a_row_of_the_frontier_is_measured_and_found_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    import frontier
+
+    monkeypatch.setattr(frontier, "_recipe", lambda *_: job.recipe)
+    monkeypatch.setattr(sys, "argv", ["frontier.py", "--work", str(job.folder / "rows"), "--compare", "40"])
+    arguments = frontier._arguments()
+    arguments.override = ["generation.texts=40", "match={candidates: 2, topics: 3}"]
+    arguments.work.mkdir()
+    found = frontier.row(arguments, "chat", "seqpate", 3.0, "shipped", 0)
+    assert {"recall", "topic_total_variation", "length_total_variation"} <= found["figures"].keys()
+    assert set(found["heldout_perplexity"]) >= {"base", "released"}
+    assert found["gap_closed"] is not None
+    assert len(found["samples"]) == 20
+    assert set(found["epsilon_by_stage"]) == {"release gate", "topics and lengths", "all stages together"}
+    monkeypatch.setattr(frontier, "watched_run", lambda *_: pytest.fail("ran twice"))
+    assert frontier.row(arguments, "chat", "seqpate", 3.0, "shipped", 0) == found
+
+
+def test_votes_that_take_the_whole_budget_together_are_refused() -> None:
+    codes: dict[str, Any] = {"values": {"topic": ["food", "travel"]}, **LOUD}
+    said = {
+        "method": "generator",
+        "corpus": {"labels": ["topic"]},
+        "privacy": {"epsilon": 1.0},
+        "training": {"sampling_rate": 0.05, "expected_batch": 50, "steps": 10},
+    }
+    recipe = parse_recipe(said | {"codes": codes, "match": LOUD})
+    with pytest.raises(rp.ConfigError, match=r"epsilon is 1, and what is released besides the steps .* costs 1\.\d+"):
+        method_of(recipe).planned(recipe)
+    recipe = parse_recipe(said | {"match": {}, "codes": codes | {"noise_multiplier": None}})
+    assert (recipe.codes.sigma, recipe.match.sigma) == (15.0, 15.0)
+    assert method_of(recipe).planned(recipe).events
+
+
+@pytest.mark.parametrize(("asked", "sigma"), [(0.5, 30.0), (1.0, 15.0), (8.0, 5.0)])
+@BOTH
+def test_small_votes_take_a_small_part_of_any_budget(name: str, asked: float, sigma: float) -> None:
+    recipe = parse_recipe({"method": name, "privacy": {"epsilon": asked}, "match": {}})
+    assert recipe.match.noise_multiplier == sigma, "a number in the recipe that is written down"
+    (event,) = method_of(recipe).planned(recipe).stage(match_plan.MATCH).charges
+    assert epsilon([event], recipe.privacy.delta, "pld") < 0.3 * asked
+    assert parse_recipe(recipe.model_dump(mode="json", by_alias=True)).release_id == recipe.release_id
