@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from small_jobs import sentence
+from small_jobs import Job, sentence
 from small_tagger import labelled
 from transformers import BertModel
 
@@ -28,7 +29,6 @@ from rayprivacy.policies.words import KeywordPolicy
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SNIPS = {"eat": "PlayMusic", "go": "GetWeather", "B-food": "B-artist", "B-place": "B-city"}
-DIALOG = {"eat": "bookflight", "go": "thankyou", "B-food": "name", "B-place": "arrival_city"}
 TREES = st.lists(st.sampled_from("ABC"), min_size=1, max_size=4).map(
     lambda names: f"({' ('.join(names)}{')' * len(names)}"
 )
@@ -129,75 +129,44 @@ def test_gradients_are_the_same_and_frozen_layers_run_once_for_each_batch(tiny_b
     assert not torch.isfinite(_gradients(model, 5, row_losses)[0]).all(), "the layer still takes what is kept"
 
 
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Requests and turns of a service, in the columns and with the names of the real files."""
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("one_thread")
+def test_rows_of_taggers_are_kept(tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     texts = [sentence(user, number) for user in range(60) for number in range(2)]
-    count, (intents, slots) = len(texts), zip(*map(labelled, texts), strict=True)
+    rows = [(text.split(), *labelled(text)) for text in texts]
     snips = {
-        "split": ["train"] * count,
-        "tokens": [text.split() for text in texts],
-        "intent": [SNIPS[intent] for intent in intents],
-        "bio": [[SNIPS.get(label, label) for label in each.split()] for each in slots],
-    }
-    turns = {
-        "domain": ["airline"] * count,
-        "split": [("train", "train", "dev", "test")[at // 2 % 4] for at in range(count)],
-        "conversation_id": [f"talk {at // 2}" for at in range(count)],
-        "utterance": texts,
-        "intent": [DIALOG[intent] for intent in intents],
-        "slot_labels": [" ".join(DIALOG.get(label, label) for label in each.split()) for each in slots],
+        "split": ["train"] * len(rows),
+        "tokens": [words for words, _, _ in rows],
+        "intent": [SNIPS[intent] for _, intent, _ in rows],
+        "bio": [[SNIPS.get(label, label) for label in labels.split()] for _, _, labels in rows],
     }
     pq.write_table(pa.table(snips), tmp_path / "snips_intents_slots.parquet")
-    pq.write_table(pa.table(turns), tmp_path / "multidogo_turn.parquet")
-    return tmp_path
-
-
-def _words(data: Path, base: Path, *words: str) -> list[str]:
-    few = ["--steps", "8", "--rate", "0.5", "--norm", "0.5", "--tested", "40", "--layers", "1"]
-    return ["--data", str(data), "--work", str(data / "rows"), "--base", str(base), *few, *words]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("one_thread")
-def test_rows_of_taggers_are_kept(data: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = _benchmark("edpsgd_table")
-    out = data / "table.json"
+    table, out = _benchmark("edpsgd_table"), tmp_path / "table.json"
     arms = ["SGD", "z0 0.1", "N 16", "each", "constant, scaled"]
-    words = _words(data, tiny_bert, "--corpora", "snips", "--arms", *arms, "--json", "--out", str(out))
+    places = ["--data", str(tmp_path), "--work", str(tmp_path / "rows"), "--base", str(tiny_bert), "--out", str(out)]
+    few = "--corpora snips --steps 8 --rate 0.5 --norm 0.5 --tested 40 --layers 1 --json".split()  # noqa: SIM905
+    words = [*places, *few, "--arms", *arms]
     table.main(words)
     found = json.loads(out.read_text())
-    rows = {row["arm"]: row for row in found["rows"]}
-    assert list(rows) == arms
-    assert rows["SGD"]["guarantee"] == "none"
-    paper = rows["z0 0.1"]
+    by_arm = {row["arm"]: row for row in found["rows"]}
+    assert list(by_arm) == arms
+    assert by_arm["SGD"]["guarantee"] == "none"
+    paper = by_arm["z0 0.1"]
     assert paper["guarantee"] == "no meaningful guarantee"
-    assert (paper["delta"], rows["each"]["delta"]) == (5e-4, 1e-6)
+    assert (paper["delta"], by_arm["each"]["delta"]) == (5e-4, 1e-6)
     assert all(stated < paper["log10_sound"] for stated in paper["log10_published"].values())
     for arm in ("N 16", "each", "constant, scaled"):
-        assert 10 ** rows[arm]["log10_sound"] == pytest.approx(8, rel=0.02), arm
-        assert not rows[arm]["guarantee"]
-    assert rows["N 16"]["noise_multiplier"] == rows["each"]["noise_multiplier"]
+        assert 10 ** by_arm[arm]["log10_sound"] == pytest.approx(8, rel=0.02), arm
+        assert not by_arm[arm]["guarantee"]
+    assert by_arm["N 16"]["noise_multiplier"] == by_arm["each"]["noise_multiplier"]
     claims = found["claims"]["snips"]
     assert claims["no row of the paper's regime has a meaningful guarantee"]
     assert "epsilon 8: scales of layers help (constant)" not in claims, "its base is not among the arms"
     monkeypatch.setattr(table.Bench, "row", None)  # nothing is measured again
     table.main(words)
     assert json.loads(out.read_text()) == found
-
-
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("one_thread")
-def test_conversations_are_units_and_falling_noise_costs_the_same(data: Path, tiny_bert: Path) -> None:
-    table, corpus = _benchmark("edpsgd_table"), _benchmark("tag_corpora").multidogo(data)
-    assert {row["conversation"] for row in corpus.private}.isdisjoint(row["conversation"] for row in corpus.test)
-    assert any("B-arrival_city" in row["slots"] for row in corpus.private)
-    given = table._arguments(_words(data, tiny_bert, "--corpora", "multidogo", "--arms", "linear, scaled"))
-    (row,) = table.run(given)
-    assert 10 ** row["log10_sound"] == pytest.approx(8, rel=0.02)
-    assert 0 <= row["wrong_intents"] <= 1
 
 
 @pytest.mark.exhaustive
@@ -214,3 +183,24 @@ def test_remembered_states_are_those_of_the_encoder(tiny_bert: Path, one_thread:
     assert torch.equal(other.last_hidden_state[0, :3], first[1, :3])
     assert not first[1, 3:].any()
     assert not remembered(ids[:1], mask[:1]).last_hidden_state.requires_grad
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.exhaustive
+def test_a_row_of_the_frontier_is_measured_and_found_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    frontier = _benchmark("frontier")
+    monkeypatch.setattr(frontier, "_recipe", lambda *_: job.recipe)
+    monkeypatch.setattr(sys, "argv", ["frontier.py", "--work", str(job.folder / "rows"), "--compare", "40"])
+    arguments = frontier._arguments()
+    arguments.override = ["generation.texts=40", "match={candidates: 2, topics: 3}"]
+    arguments.work.mkdir()
+    found = frontier.row(arguments, "chat", "seqpate", 3.0, "shipped", 0)
+    assert {"recall", "topic_total_variation", "length_total_variation"} <= found["figures"].keys()
+    assert set(found["heldout_perplexity"]) >= {"base", "released"}
+    assert found["gap_closed"] is not None
+    assert len(found["samples"]) == 20
+    assert set(found["epsilon_by_stage"]) == {"release gate", "topics and lengths", "all stages together"}
+    monkeypatch.setattr(frontier, "watched_run", lambda *_: pytest.fail("ran twice"))
+    assert frontier.row(arguments, "chat", "seqpate", 3.0, "shipped", 0) == found

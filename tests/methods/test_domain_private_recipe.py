@@ -4,6 +4,7 @@ import json
 import pickle
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,7 @@ GIVEN = SIZES | {"noise_multiplier": 2.0}
 QUICKER = PRIVACY | {"composition": "rdp"}
 
 
-def mechanism_of(recipe: DomainPrivateRecipe) -> Any:
-    return mechanism(recipe, STEPS)
+mechanism_of = partial(mechanism, stage=STEPS)
 
 
 def _recipe(**blocks: Any) -> DomainPrivateRecipe:
@@ -69,9 +69,8 @@ def test_noise_that_falls_is_calibrated_for_the_levels_that_noisy_steps_have() -
     charged = [(leaf.event.noise_multiplier, times) for leaf, times in leaves(steps.event)]  # type: ignore[attr-defined]
     assert len(charged) > 1
     assert sum(times for _, times in charged) == 9
-    assert sorted((steps.noise_std(step) / 0.1 for step in noisy), reverse=True) == pytest.approx(
-        [sigma for sigma, times in charged for _ in range(times)]
-    )
+    made = sorted((steps.noise_std(step) / 0.1 for step in noisy), reverse=True)
+    assert made == pytest.approx([sigma for sigma, times in charged for _ in range(times)])
     named = plan_run(recipe).figures["Noise multipliers of noisy steps"]
     assert named == ", ".join(f"{sigma:.4g} ({times} steps)" for sigma, times in charged)
 
@@ -83,8 +82,6 @@ def test_micro_batches_are_clipped_where_that_is_charged() -> None:
     noisy = steps.redacted.index(False)
     assert steps.noise_std(noisy) == 2 * plain.noise_std(noisy) > 0
     assert any("16 micro-batches" in sentence for sentence in plan_run(recipe).assumptions)
-    with pytest.raises(ConfigError, match=r"training\.microbatches is 10: give a multiple of 16"):
-        plan_run(_recipe(training=SIZES | {"microbatches": 10}))
 
 
 def test_light_noise_is_the_least_that_fits_the_central_account(tmp_path: Path) -> None:

@@ -28,12 +28,12 @@ JOIN = {"by": "conversation", "order": "turn", "prefix": "USR: "}
 @pytest.fixture
 def job(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
     """30 conversations of 3 turns, with telephone numbers; a plain account of the same corpus is open already."""
-    columns: dict[str, list[Any]] = {"conversation": [], "turn": [], "said": [], "domain": []}
-    for talk, turn in product(range(30), range(3)):
-        said = f"{sentence(talk, turn)} call 555 {1000 + 7 * turn} 4567"
-        for name, value in zip(columns, (f"talk-{talk}", turn, said, ("air", "media")[talk >= 10]), strict=True):
-            columns[name].append(value)
-    pq.write_table(pa.table(columns), tmp_path / "talk.parquet")
+    rows = [
+        (f"talk-{talk}", turn, f"{sentence(talk, turn)} call 555 {1000 + 7 * turn} 4567", ("air", "media")[talk >= 10])
+        for talk, turn in product(range(30), range(3))
+    ]
+    columns = zip(("conversation", "turn", "said", "domain"), map(list, zip(*rows, strict=True)), strict=True)
+    pq.write_table(pa.table(dict(columns)), tmp_path / "talk.parquet")
     return job_of(
         tmp_path,
         tiny_base,
@@ -100,8 +100,7 @@ def test_killed_at_three_points_it_ends_in_the_same_bytes_and_charges(job: Job, 
 @pytest.mark.exhaustive
 def test_two_workers_with_zero_pay_the_same(job: Job) -> None:
     pytest.importorskip("deepspeed")
-    done = job.run("out", "-o", "resources.workers=2", "-o", "resources.zero=2")
-    assert done.returncode == 0, done.stderr
+    assert job.run("out", "-o", "resources.workers=2", "-o", "resources.zero=2").returncode == 0
     assert job.kinds() == CHARGED
 
 
@@ -114,8 +113,7 @@ def test_two_accounts_pay_for_a_run_with_light_and_falling_noise(job: Job, pretr
     recipe["redacted"]["central"] = {"account": "users", "epsilon": 30.0}
     recipe["training"] |= {"noise_schedule": {"kind": "linear", "tau": 0.2}, "microbatches": 16}
     job.recipe.write_text(yaml.safe_dump(recipe))
-    done = job.run("out")
-    assert done.returncode == 0, done.stderr
+    assert job.run("out").returncode == 0
     assert job.kinds() == job.kinds("users") == CHARGED
     assert job.kinds("plain") == ["create"]
     certificate = job.certificate("out")
@@ -127,8 +125,7 @@ def test_two_accounts_pay_for_a_run_with_light_and_falling_noise(job: Job, pretr
     assert not certificate["exposures"]
     assert not certificate["warnings"]
     assert set(job.metrics("out")["heldout"]["perplexity"]) == {"base", "pretrained", "domain_private"}
-    audited = job.call("audit", str(job.folder / "out"), "--users", "8")
-    assert audited.returncode == 0, audited.stderr
+    assert job.call("audit", str(job.folder / "out"), "--users", "8").returncode == 0
 
 
 @pytest.mark.exhaustive
@@ -136,10 +133,8 @@ def test_audits_and_shadow_models_read_full_conversations(job: Job) -> None:
     """Shadow models learn documents that are joined already, and a planted secret is a document of its own."""
     canaries = {"kinds": ["phone"], "repetitions": [6], "candidates": 50}
     job.recipe.write_text(job.recipe.read_text() + yaml.safe_dump({"audit": {"canaries": canaries}}))
-    ran = job.run("out")
-    assert ran.returncode == 0, ran.stderr
-    done = job.call("audit", str(job.folder / "out"), "--shadows", "4", "--users", "6")
-    assert done.returncode == 0, done.stderr
+    assert job.run("out").returncode == 0
+    assert job.call("audit", str(job.folder / "out"), "--shadows", "4", "--users", "6").returncode == 0
     audit = json.loads((job.folder / "out" / "audit.json").read_text())
     assert audit["membership"]
     assert audit["canaries"][0]["trained_users"] > 0

@@ -72,8 +72,7 @@ def test_a_run_leaves_everything_it_promises(
     for path in [out / "private", *(out / "private").rglob("*.safetensors")]:
         assert path.stat().st_mode & 0o077 == 0, path
     assert [line[1:] for line in ledger_lines(generator.folder)] == [(n, "committed") for n in (0, 1, 2, 3, 0)]
-    audited = generator.call("audit", str(out), "--users", "8")
-    assert audited.returncode == 0, audited.stderr
+    assert generator.call("audit", str(out), "--users", "8").returncode == 0
 
 
 @pytest.mark.exhaustive

@@ -91,8 +91,6 @@ def test_micro_batches_take_twice_the_noise_at_one_epsilon() -> None:
     assert f"noise on a mean gradient {mechanism.noise_std(0) / 32:.3g} per coordinate" in plan.noise
     assert "of the mean of each of 32 micro-batches, sensitivity 2C" in plan.noise
     assert any("moves their sum by twice the clipping norm" in assumption for assumption in plan.assumptions)
-    with pytest.raises(ConfigError, match="microbatches is 20: give a multiple of 16"):
-        plan_run(_recipe(training=steps | {"microbatches": 20}))
 
 
 def test_layer_scales_change_the_release_and_not_its_charge() -> None:
@@ -100,18 +98,6 @@ def test_layer_scales_change_the_release_and_not_its_charge() -> None:
     assert scaled.release_id != _recipe().release_id
     assert mechanism_of(scaled, STEPS) == mechanism_of(_recipe(), STEPS)
     assert scaled.model_dump()["training"]["layer_scale"] == {"from": "public", "source": "texts.csv", "text": "text"}
-
-
-@pytest.mark.parametrize("nothing", [{"layer_scale": None}, {"noise_schedule": {"kind": "constant"}}, {"bands": 1}])
-def test_what_changes_no_noise_keeps_the_id_of_a_release(nothing: dict[str, Any]) -> None:
-    assert _recipe(training=SIZES | nothing).release_id == _recipe(training=SIZES).release_id
-
-
-@pytest.mark.parametrize("changed", [{"noise_schedule": SCHEDULE}, {"bands": 8}, {"microbatches": 16}])
-def test_what_changes_the_noise_is_another_release_and_is_read_again(changed: dict[str, Any]) -> None:
-    recipe = _recipe(training=SIZES | changed)
-    assert recipe.release_id != _recipe(training=SIZES).release_id
-    assert GeneratorRecipe.parse(recipe.model_dump(mode="json")) == recipe
 
 
 @pytest.mark.parametrize("composition", ["rdp", "pld"])
@@ -133,23 +119,26 @@ def test_without_labels_nothing_but_the_steps_is_charged() -> None:
 
 
 def test_the_release_id_moves_with_what_is_released() -> None:
-    base = _recipe(**CODES)
-    for same in ({"resources": {"workers": 2}}, {"generation": {"texts": 9}}, {"evaluation": {"users": 3}}):
-        assert _recipe(**CODES, **same).release_id == base.release_id
-    for other in ({"seed": 1}, {"training": {"max_records": 9}}, {"adapter": {"rank": 9}}, {"privacy": {"epsilon": 4}}):
-        assert _recipe(**CODES, **other).release_id != base.release_id
+    base = _recipe(training=SIZES, **CODES).release_id
+    nothing = ({"layer_scale": None}, {"noise_schedule": {"kind": "constant"}}, {"bands": 1})
+    trained = ({"max_records": 9}, {"noise_schedule": SCHEDULE}, {"bands": 8}, {"microbatches": 16})
+    same = [{"resources": {"workers": 2}}, {"generation": {"texts": 9}}, {"evaluation": {"users": 3}}]
+    others = [{"seed": 1}, {"adapter": {"rank": 9}}, {"privacy": {"epsilon": 4}}]
+    for blocks in (*same, *({"training": SIZES | each} for each in nothing)):
+        assert _recipe(**{"training": SIZES, **CODES, **blocks}).release_id == base
+    for blocks in (*others, *({"training": SIZES | each} for each in trained)):
+        moved = _recipe(**{"training": SIZES, **CODES, **blocks})
+        assert moved.release_id != base
+        assert GeneratorRecipe.parse(moved.model_dump(mode="json")) == moved
 
 
 def _sums(folder: Path, rows: list[tuple[str, str | None]], unit: PrivacyUnit) -> np.ndarray:
     """The votes of a part for food, pets and other."""
-    columns = {
-        "shard": pa.array([0] * len(rows), pa.int32()),
-        "user": [user for user, _ in rows],
-        "record": pa.array(range(len(rows)), pa.int32()),
-        "text": pa.array(["text"] * len(rows), pa.large_string()),
-        "topic": pa.array([topic for _, topic in rows], pa.string()),
-    }
-    write_part(pa.table(columns), 0, Key.for_tests(), folder)
+    users, topics = [user for user, _ in rows], [topic for _, topic in rows]
+    kinds = {"shard": pa.int32(), "user": pa.string(), "record": pa.int32(), "text": pa.large_string()}
+    schema = pa.schema(kinds | {"topic": pa.string()})
+    part = pa.table([[0 for _ in rows], users, list(range(len(rows))), ["text" for _ in rows], topics], schema=schema)
+    write_part(part, 0, Key.for_tests(), folder)
     codes = Codes(CodesConfig(values={"topic": ("food", "pets")}), ("topic",))
     return np.asarray(sums_of(read_part(folder, 0), codes, HistogramMechanism(cells=3, sigma=5.0, unit=unit)))
 
@@ -197,14 +186,6 @@ def test_own_keys_stand_and_the_other_size_follows_from_the_users() -> None:
 def test_a_preset_is_what_a_packaged_job_does(name: str, job: str) -> None:
     training = load_recipe(JOBS / "generator" / f"{job}.yaml").model_dump()["training"]
     assert _given(training, PRESETS[name]) == PRESETS[name]
-
-
-def test_best_has_the_values_that_the_table_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(JOBS.parent / "benchmarks"))
-    from dpsgd_table import ROWS
-
-    changed = {**PRESETS["good"], **(dict(each.split("=") for each in ROWS["noisy_sgd"]))}
-    assert {key: float(changed[key]) for key in PRESETS["best"]} == PRESETS["best"]
 
 
 def test_both_stages_take_what_a_preset_gives_and_no_name_is_left() -> None:

@@ -12,52 +12,27 @@ QUICK = ("evaluation.completions=0", "evaluation.nonprivate_steps=0", "student.s
 MID_CHUNK, SAVED = "progress 3", "step-00000002"
 MATCH = "match={candidates: 3, topics: 3, noise_multiplier: 4.0}"
 
-DIE = "os.kill(os.getpid(), signal.SIGKILL)"
-POINTS = {
-    "after the first part of the features": f"""
-from rayprivacy.methods.seqpate import method
-cache = method.cache_features
-def once(*args):
-    for part in cache(*args):
-        {DIE}
-        yield part
-method.cache_features = once
-""",
-    "after the first piece of teachers": f"""
-from rayprivacy.teachers.pool import TeacherPool
-train = TeacherPool.train
-def once(self):
-    for piece in train(self):
-        {DIE}
-        yield piece
-TeacherPool.train = once
-""",
-    "after the charge started, before noise": f"""
-from rayprivacy.release.votes import VoteMechanism
-def draw(self, sums):
-    {DIE}
-VoteMechanism.draw = draw
-""",
-    "after the draw, before it is stored": f"""
-from rayprivacy.ledger.store import Ledger
-def commit_output(self, charge, output):
-    {DIE}
-Ledger.commit_output = commit_output
-""",
-    "after the commit, before the student": f"""
-from rayprivacy.methods.seqpate import method
-def distilled(*args):
-    {DIE}
-method._distilled = distilled
-""",
-    "after the votes on texts, before one is chosen": f"""
-from rayprivacy.blocks import match
-def raked(*args):
-    {DIE}
-match.raked = raked
-""",
+METHOD = "rayprivacy.methods.seqpate.method"
+POINTS = {  # functions, and whether the first thing that it yields is waited for; in the order of a run
+    "after the first part of the features": (METHOD, "cache_features", True),
+    "after the first piece of teachers": ("rayprivacy.teachers.pool.TeacherPool", "train", True),
+    "after the charge started, before noise": ("rayprivacy.release.votes.VoteMechanism", "draw", False),
+    "after the draw, before it is stored": ("rayprivacy.ledger.store.Ledger", "commit_output", False),
+    "after the commit, before the student": (METHOD, "_distilled", False),
+    "after the votes on texts, before one is chosen": ("rayprivacy.blocks.match", "raked", False),
 }
 FIRST, TRAINED, _, DRAWN, *_ = POINTS
+
+
+def _dies(owner: str, name: str, yields: bool) -> str:
+    """Source that kills the process at the call of a function, or when it yields."""
+    before = "next(iter(real(*given)))" if yields else "None"
+    return f"""
+from pydoc import locate
+owner = locate({owner!r})
+real = owner.{name}
+owner.{name} = lambda *given: ({before}, os.kill(os.getpid(), signal.SIGKILL))
+"""
 
 
 @pytest.mark.timeout(900)  # eight runs
@@ -67,8 +42,8 @@ def test_a_run_killed_at_some_points_is_charged_once(job: Job, points: list[str]
     options = [part for option in (QUICK if points == [DRAWN] else (MATCH,)) for part in ("-o", option)]
     before: dict[str, int] = {}
     resume: list[str] = []
-    for point in points:  # in the order in which a run comes to them
-        killed = job.killed("run", POINTS[point], *options, *resume)
+    for point in points:
+        killed = job.killed("run", _dies(*POINTS[point]), *options, *resume)
         assert killed.returncode == -signal.SIGKILL, (point, killed.stderr)
         assert not (job.folder / "run" / "certificate.json").exists()
         before = _trained_no_teacher_again(job, before)
@@ -76,8 +51,7 @@ def test_a_run_killed_at_some_points_is_charged_once(job: Job, points: list[str]
         if point == TRAINED:
             _is_not_overwritten_by_accident(job, options)
         resume = ["--resume"]
-    resumed = job.run("run", *options, "--resume")
-    assert resumed.returncode == 0, resumed.stderr
+    assert job.run("run", *options, "--resume").returncode == 0
     _trained_no_teacher_again(job, before)
     assert job.kinds() == charged
     # The same release undisturbed: served from the ledger, for nothing.

@@ -35,9 +35,8 @@ def machine(job: Job, number: int) -> list[str]:
 def finished_elsewhere(job: Job, uri: str, patch: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Killed on the first machine when the charge is committed, finished on the second from what the store has."""
     assert job.killed(uri, patch, *machine(job, 1), alone=True).returncode == -signal.SIGKILL
-    before = job.kinds()
+    before, words = job.kinds(), ["run", str(job.recipe), "--out", uri, *machine(job, 2)]
     assert "commit" in before
-    words = ["run", str(job.recipe), "--out", uri, *machine(job, 2)]
     refused = job.call(*words)
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"rayprivacy: {uri.partition('?')[0]} holds a run already")
@@ -48,18 +47,11 @@ def finished_elsewhere(job: Job, uri: str, patch: str, *options: str) -> subproc
     return resumed
 
 
-def teachers(job: Job, number: int) -> dict[str, bytes]:
-    folder = job.folder / f"machine-{number}" / "private" / "teachers"
-    return {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
-
-
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: Job, bucket: Bucket) -> None:
     uri = bucket.uri("seqpate")
     finished_elsewhere(job, uri, SEQPATE, "--mirror-private")
-    assert job.kinds() == ["create", "reserve", "start", "commit"]
-    assert teachers(job, 1) == teachers(job, 2), "the second machine trained them anew, from nothing of the first"
     certificate = bucket.read("seqpate/certificate.json")
     # The second run mirrored its private files, so a third machine has no teacher to train.
     began = time.time()
@@ -67,10 +59,12 @@ def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: 
     assert third.returncode == 0, third.stderr
     assert bucket.read("seqpate/certificate.json") == certificate
     assert job.kinds() == ["create", "reserve", "start", "commit"]
-    assert teachers(job, 3) == teachers(job, 2)
+    folders = [job.folder / f"machine-{number}" / "private" / "teachers" for number in (1, 2, 3)]
+    first, *others = ({path.name: path.read_bytes() for path in each.glob("*.safetensors")} for each in folders)
+    assert others == [first, first], "the second machine trained them anew, from nothing of the first"
     log = [json.loads(line) for line in (job.folder / "machine-3" / "run.log").read_text().splitlines()]
     training = next(line["time"] for line in log if line["time"] > began and line["stage"] == "teachers")
-    assert all(path.stat().st_mtime < training for path in (job.folder / "machine-3/private/teachers").iterdir())
+    assert all(path.stat().st_mtime < training for path in folders[2].iterdir())
     # A machine that has only the store takes the private files out of it.
     cleaned = job.call("clean", uri, *machine(job, 4))
     assert "private files in s3://runs/seqpate" in cleaned.stdout

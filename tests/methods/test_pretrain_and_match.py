@@ -1,7 +1,6 @@
 """Optional blocks: `pretrain` is another base and the same charges, `match` one more. Whole runs: `end_to_end`."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
 from rayprivacy.models.backbone import load_backbone
 
 QUIET = Console(quiet=True)
-LOUD = {"noise_multiplier": 5.0}  # votes that cost epsilon 0.83
 BOTH = pytest.mark.parametrize("name", ["seqpate", "generator"])
 
 
@@ -117,40 +115,9 @@ def test_a_recipe_without_matching_is_the_release_that_it_was() -> None:
     assert release(**written) == release(match=None) == release()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.exhaustive
-def test_a_row_of_the_frontier_is_measured_and_found_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    import frontier
-
-    monkeypatch.setattr(frontier, "_recipe", lambda *_: job.recipe)
-    monkeypatch.setattr(sys, "argv", ["frontier.py", "--work", str(job.folder / "rows"), "--compare", "40"])
-    arguments = frontier._arguments()
-    arguments.override = ["generation.texts=40", "match={candidates: 2, topics: 3}"]
-    arguments.work.mkdir()
-    found = frontier.row(arguments, "chat", "seqpate", 3.0, "shipped", 0)
-    assert {"recall", "topic_total_variation", "length_total_variation"} <= found["figures"].keys()
-    assert set(found["heldout_perplexity"]) >= {"base", "released"}
-    assert found["gap_closed"] is not None
-    assert len(found["samples"]) == 20
-    assert set(found["epsilon_by_stage"]) == {"release gate", "topics and lengths", "all stages together"}
-    monkeypatch.setattr(frontier, "watched_run", lambda *_: pytest.fail("ran twice"))
-    assert frontier.row(arguments, "chat", "seqpate", 3.0, "shipped", 0) == found
-
-
-def test_votes_that_take_the_whole_budget_together_are_refused() -> None:
-    codes: dict[str, Any] = {"values": {"topic": ["food", "travel"]}, **LOUD}
-    said = {
-        "method": "generator",
-        "corpus": {"labels": ["topic"]},
-        "privacy": {"epsilon": 1.0},
-        "training": {"sampling_rate": 0.05, "expected_batch": 50, "steps": 10},
-    }
-    recipe = parse_recipe(said | {"codes": codes, "match": LOUD})
-    with pytest.raises(rp.ConfigError, match=r"epsilon is 1, and what is released besides the steps .* costs 1\.\d+"):
-        method_of(recipe).planned(recipe)
-    recipe = parse_recipe(said | {"match": {}, "codes": codes | {"noise_multiplier": None}})
+def test_votes_on_codes_and_on_texts_share_a_small_budget() -> None:
+    codes = {"corpus": {"labels": ["topic"]}, "codes": {"values": {"topic": ["food", "travel"]}}}
+    recipe = parse_recipe({"method": "generator", "privacy": {"epsilon": 1.0}, "match": {}, **codes})
     assert (recipe.codes.sigma, recipe.match.sigma) == (15.0, 15.0)
     assert method_of(recipe).planned(recipe).events
 

