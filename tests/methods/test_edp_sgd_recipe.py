@@ -14,13 +14,15 @@ from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
 from rayprivacy.methods.registry import method_of
 from rayprivacy.runs.checks import check_recipe
 
-ROOT = Path(__file__).parents[2]
-RELEASES: list[dict[str, Any]] = [
-    *({"model": {key: value}} for key, value in (("intents", ["go"]), ("slots", ["go"]), ("layers", 2), ("crf", True))),
-    {"model": {"intents": ["go"], "slots": ["go"]}},
-    {"adapter": {"kind": "lora"}},
+JOB = Path(__file__).parents[2] / "jobs" / "edp_sgd" / "snips.yaml"
+MODELS = (
     {},
-]
+    {"intents": ["go"]},
+    {"slots": ["go"]},
+    {"intents": ["go"], "slots": ["go"]},
+    {"layers": 2},
+    {"crf": True},
+)
 
 
 def _parsed(**blocks: Any) -> EdpSgdRecipe:
@@ -43,7 +45,7 @@ def test_attacks_and_comparisons_are_refused_before_anything_is_spent(blocks: di
 def test_a_search_is_refused_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "public.txt").write_text("a line\n")
     (tmp_path / "space.yaml").write_text(
-        f"recipe: {ROOT / 'jobs' / 'edp_sgd' / 'snips.yaml'}\ncharging: pay_for_all\ntrials: 2\n"
+        f"recipe: {JOB}\ncharging: pay_for_all\ntrials: 2\n"
         "budget: {account: search, epsilon: 8.0}\nfixed: {privacy: {epsilon: 2.0, composition: rdp}}\n"
         f"metric: {{name: public_perplexity, text: {tmp_path / 'public.txt'}}}\n"
         "search: {training.clipping_norm: {choice: [0.1, 1.0]}}\n"
@@ -54,7 +56,8 @@ def test_a_search_is_refused_in_one_sentence(tmp_path: Path) -> None:
 
 
 def test_lists_and_the_kind_of_tagger_are_part_of_the_release() -> None:
-    assert len({_parsed(**blocks).release_id for blocks in RELEASES}) == len(RELEASES)
+    recipes = [*(_parsed(model=model) for model in MODELS), _parsed(adapter={"kind": "lora"})]
+    assert len({recipe.release_id for recipe in recipes}) == len(recipes)
 
 
 def test_the_papers_figure_stands_beside_ours_only_where_micro_batches_are_clipped() -> None:
@@ -71,6 +74,6 @@ def test_the_papers_figure_stands_beside_ours_only_where_micro_batches_are_clipp
 
 
 def test_the_job_charges_what_it_asks_for() -> None:
-    plan = rp.plan(rp.load_recipe(ROOT / "jobs" / "edp_sgd" / "snips.yaml")).plan
+    plan = rp.plan(rp.load_recipe(JOB)).plan
     assert figures([(event, 1) for event in plan.charges], 1e-6).epsilon == pytest.approx(8.0, abs=0.02)
     assert not plan.as_published

@@ -74,15 +74,14 @@ def _is_not_overwritten_by_accident(job: Job, options: list[str]) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.exhaustive  # by day test_two_stage_run.py and tests/cluster kill such trainings
-@pytest.mark.parametrize("more", [True, False])
-def test_a_job_of_the_generator_and_then_a_worker_die(generator: Job, more: bool, check_undisturbed: Any) -> None:
+@pytest.mark.parametrize("edp", [False, True])
+def test_a_job_of_the_generator_and_then_a_worker_die(generator: Job, edp: bool, check_undisturbed: Any) -> None:
     """With noise that must be made again; with all of eDP-SGD."""
-    schedule = tuple(f"noise_schedule.{key}" for key in ("kind=linear", "tau=0.5", "steps_per_epoch=2"))
-    (generator.folder / "public.csv").write_text("text\nthe cat sat on my mat\na dog ate the food\n")
-    scales = ("layer_scale.from=public", f"layer_scale.source={generator.folder}/public.csv")
-    edp = ("microbatches=16", *schedule, *scales)
-    keys = ("steps=4", *(("bands=2",) if more else edp))
-    training = tuple(part for key in keys for part in ("-o", f"training.{key}"))
+    public = generator.folder / "public.csv"
+    public.write_text("text\nthe cat sat on my mat\na dog ate the food\n")
+    schedule, scale = "{kind: linear, tau: 0.5, steps_per_epoch: 2}", f"{{from: public, source: {public}}}"
+    more = ("microbatches=16", f"noise_schedule={schedule}", f"layer_scale={scale}") if edp else ("bands=2",)
+    training = [part for key in ("steps=4", *more) for part in ("-o", f"training.{key}")]
     # The job dies between the save of the first chunk and its commit.
     killed = generator.killed("out", dying(job=[SAVED]), *training)
     assert killed.returncode == -signal.SIGKILL
@@ -94,7 +93,9 @@ def test_a_job_of_the_generator_and_then_a_worker_die(generator: Job, more: bool
     assert resumed.returncode == 0, resumed.stderr
     assert generator.kinds() == ["create", *["reserve", "start", "commit"] * 3]
     check_undisturbed(generator, "out", ["model/model.safetensors", "synthetic.parquet"], training)
-    certificate = generator.certificate("out")
-    assert more or certificate["figures"]["noise multipliers of steps"].count("(2 steps)") == 2
-    said = " ".join(certificate["assumptions"])
-    assert more or ("into one of 16 micro-batches" in said and "the scales of layers in 'DP-SGD' have digest" in said)
+    if edp:
+        certificate = generator.certificate("out")
+        assert certificate["figures"]["noise multipliers of steps"].count("(2 steps)") == 2
+        said = " ".join(certificate["assumptions"])
+        for claim in ("into one of 16 micro-batches", "the scales of layers in 'DP-SGD' have digest"):
+            assert claim in said

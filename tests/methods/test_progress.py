@@ -18,7 +18,6 @@ from small_jobs import Job
 from rayprivacy.core.files import write_atomic
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd import train
-from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
 from rayprivacy.methods.seqpate import method as seqpate
 from rayprivacy.runs import progress
@@ -88,16 +87,16 @@ def test_prometheus_sees_public_counts_of_a_run_alone(which: str, request: Any, 
     monkeypatch.setattr(train, "POLL_SECONDS", 0.005)  # no step is missed
     job, counts = request.getfixturevalue(which), RUNS[which]
     release = _run(job, "talk")
-    gauges = ("ray_rayprivacy_progress", "ray_rayprivacy_progress_total")
+    gauges = (OURS[0], f"{OURS[0]}_total")
     expected = {(gauge, what): float(count) for gauge in gauges for what, count in counts.items()}
     if "steps_done" in counts:
-        expected |= {("ray_rayprivacy_rate", what): 0.0 for what in RATES}
+        expected |= {(OURS[1], what): 0.0 for what in RATES}
     for tags in _scraped(release, expected):
         assert {tag for tag in tags if not tag.startswith("otel_scope_")} - OF_RAY == {"release", "what"}
         assert tags["release"] == release
     first = _last(told)
     if "steps_done" in counts:  # before the first of them, when the workers can begin it
-        assert next(value for gauge, what, value in told if (gauge, what) == STEPS_OF) == 0
+        assert next(value for *name, value in told if name == [*STEPS_OF]) == 0
     told.clear()
     # Three users of thirty, and empty shards: whoever watches the gauges sees the same.
     table = pq.read_table(job.folder / "talk.parquet")
@@ -118,8 +117,7 @@ def _counted(tmp_path: Path) -> None:
 
 def test_teachers_are_counted_as_they_finish(told: Told, tmp_path: Path) -> None:
     _counted(tmp_path)
-    counts = [value for gauge, what, value in told if (gauge, what) == ("rayprivacy_progress", "teachers_trained")]
-    assert counts == [0, 1, 4, 7]
+    assert [value for *name, value in told if name == ["rayprivacy_progress", "teachers_trained"]] == [0, 1, 4, 7]
 
 
 def test_the_start_of_the_workers_is_no_time_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,16 +143,14 @@ def test_each_training_of_a_run_has_a_total_of_its_own(told: Told) -> None:
 
 def test_the_rate_counts_steps_and_nominal_tokens(told: Told) -> None:
     now = 0.0
-    training = DpSgdConfig(steps=1000, expected_batch=10, max_tokens=12)
-    nominal = training.expected_batch * training.max_tokens
-    tell = ProgressGauges("a-release", {"steps_done": 1000}, lambda: now).steps(nominal)
+    tell = ProgressGauges("a-release", {"steps_done": 1000}, lambda: now).steps(10 * 12)
 
     def after(seconds: float, done: int) -> float:
         nonlocal now
         now += seconds
         tell(done)
         last = _last(told)
-        assert last["rayprivacy_progress", "steps_done"] == done
+        assert last[STEPS_OF] == done
         assert last["rayprivacy_rate", "tokens_per_second"] == last["rayprivacy_rate", "steps_per_second"] * 120
         return last["rayprivacy_rate", "steps_per_second"]
 
@@ -185,12 +181,10 @@ def test_figures_are_said_again_until_the_run_ends(told: Told, monkeypatch: pyte
         until = time.monotonic() + 10
         while len(told) < 20 and time.monotonic() < until:
             time.sleep(0.01)
-    assert len(told) >= 20
-    what = "queries_voted"
+    said, what = len(told), "queries_voted"
     assert _last(told) == {("rayprivacy_progress", what): 3, ("rayprivacy_progress_total", what): 4}
-    said = len(told)
     time.sleep(0.1)
-    assert len(told) == said
+    assert len(told) == said >= 20
 
 
 def test_only_what_the_plan_counts_can_be_shown_and_a_quiet_run_is_not_seen(told: Told) -> None:
