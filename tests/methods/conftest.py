@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,9 @@ import pytest
 from recipes import EVALUATION, SEQPATE, TRAINING
 from safetensors.torch import load_file
 from small_jobs import Job, job_of, write_talk
+
+from rayprivacy.methods.registry import load_recipe
+from rayprivacy.models.backbone import load_backbone
 
 
 @pytest.fixture
@@ -28,17 +31,10 @@ def generator(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
     table = pq.read_table(tmp_path / "talk.parquet")
     topics = pa.array([("food", "pets", "home")[n % 3] for n in range(len(table))])
     pq.write_table(table.append_column("topic", topics), tmp_path / "talk.parquet")
-    return job_of(
-        tmp_path,
-        tiny_base,
-        method="generator",
-        corpus={"labels": ["topic"]},
-        codes={"values": {"topic": ["food", "pets"]}},
-        training=TRAINING | {"steps": 6},
-        generation={"texts": 12, "max_tokens": 10},
-        evaluation=EVALUATION,
-        resources={"cpus": 1, "actors": 1},
-    )
+    labels = {"corpus": {"labels": ["topic"]}, "codes": {"values": {"topic": ["food", "pets"]}}}
+    sizes = {"training": TRAINING | {"steps": 6}, "generation": {"texts": 12, "max_tokens": 10}}
+    quick = {"evaluation": EVALUATION, "resources": {"cpus": 1, "actors": 1}}
+    return job_of(tmp_path, tiny_base, method="generator", **labels, **sizes, **quick)
 
 
 class _StoppedError(Exception):
@@ -46,7 +42,7 @@ class _StoppedError(Exception):
 
 
 @pytest.fixture(scope="session")
-def stopped_at() -> Callable[[Any, str], AbstractContextManager[None]]:
+def stopped_at() -> Callable[[Any, str], Any]:
     """A context in which a run comes to a function of a module, and no further."""
 
     @contextmanager
@@ -87,30 +83,25 @@ def pretrain(tmp_path_factory: pytest.TempPathFactory, public_sentences: list[st
 
 
 @pytest.fixture
-def check_pretrained(tiny_base: Path) -> Callable[[Job, str, str], Path]:
-    """Certificate and figures of a run are of the pretrained model, whose folder is returned, and so is a weight."""
-    from rayprivacy.methods.registry import load_recipe
-    from rayprivacy.models.backbone import load_backbone
+def check_pretrained(tiny_base: Path) -> Callable[[Job, str, str], None]:
+    """Certificate and figures of a run are of the pretrained model, and so is a weight that nothing else trains."""
 
-    def check(job: Job, out: str, untrained: str) -> Path:
+    def check(job: Job, out: str, untrained: str) -> None:
         run, certificate, metrics = job.folder / out, job.certificate(out), job.metrics(out)
-        (folder,) = [path for path in (run / "public").glob("pretrained-*") if path.is_dir()]
-        before, after, released = (
-            load_file(place / "model.safetensors")[untrained] for place in (tiny_base, folder, run / "model")
-        )
+        (weights,) = (run / "public").glob("pretrained-*/model.safetensors")
+        places = (tiny_base / weights.name, weights, run / "model" / weights.name)
+        before, after, released = (load_file(place)[untrained] for place in places)
         assert released.equal(after)
         assert not released.equal(before)
         inputs = json.loads((run / "public" / "inputs.json").read_text())
         assert any(inputs["pretraining_text"] in sentence for sentence in certificate["assumptions"])
         assert certificate["versions"]["base model"] == f"{tiny_base} {inputs['base_model'][:16]}"
         assert certificate["versions"]["pretrained model"].endswith(inputs["pretrained_model"][:16])
-        figures = metrics["synthetic"]["pretraining"]
+        figures, perplexity = metrics["synthetic"]["pretraining"], metrics["heldout"]["perplexity"]
         assert figures["loss_after"] < figures["loss_before"] - 0.5
-        perplexity = metrics["heldout"]["perplexity"]
         assert perplexity["base"] != perplexity["pretrained"]
         afterwards = load_recipe(run / "recipe.yaml").on_its_base(run)  # as audits read it
         assert load_backbone(afterwards.model).digest == inputs["pretrained_model"] != inputs["base_model"]
         assert afterwards.pretrain is None
-        return folder
 
     return check

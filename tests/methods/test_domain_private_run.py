@@ -34,18 +34,12 @@ def job(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
     ]
     columns = zip(("conversation", "turn", "said", "domain"), map(list, zip(*rows, strict=True)), strict=True)
     pq.write_table(pa.table(dict(columns)), tmp_path / "talk.parquet")
-    return job_of(
-        tmp_path,
-        tiny_base,
-        method="domain_private",
-        corpus={"user": "conversation", "labels": ["domain"], "join": JOIN, "max_records_per_user": 1},
-        privacy={"corpus": "talks", "epsilon": 8.0},
-        codes={"values": {"domain": ["air", "media"]}},
-        redacted={"schedule": "step"},
-        training={"sampling_rate": 0.4, "expected_batch": 10, "steps": 8, "chunk": 2, "max_tokens": 24},
-        generation={"texts": 12, "max_tokens": 10},
-        resources={"cpus": 1, "actors": 1},
-    )
+    corpus = {"user": "conversation", "labels": ["domain"], "join": JOIN, "max_records_per_user": 1}
+    text = {"corpus": corpus, "codes": {"values": {"domain": ["air", "media"]}}, "redacted": {"schedule": "step"}}
+    training = {"sampling_rate": 0.4, "expected_batch": 10, "steps": 8, "chunk": 2, "max_tokens": 24}
+    sizes = {"generation": {"texts": 6, "max_tokens": 10}, "resources": {"cpus": 1, "actors": 1}}
+    privacy = {"corpus": "talks", "epsilon": 8.0}
+    return job_of(tmp_path, tiny_base, method="domain_private", privacy=privacy, training=training, **text, **sizes)
 
 
 def _open_plain_account(job: Job) -> None:

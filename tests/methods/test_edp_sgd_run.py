@@ -37,16 +37,10 @@ def job(tmp_path: Path, tiny_bert: Path, local_ray: Path) -> Job:
         rows.append((f"person-{user}", f"{text} {SECRET}", SECRET if odd else intent, slots + f" B-{SECRET}" * odd))
     columns = dict(zip(("who", "said", "intent", "slots"), map(list, zip(*rows, strict=True)), strict=True))
     pq.write_table(pa.table(columns), tmp_path / "talk.parquet")
-    return job_of(
-        tmp_path,
-        tiny_bert,
-        method="edp_sgd",
-        privacy={"epsilon": 8.0},
-        model={"layers": 1, "crf": True, "intents": INTENTS, "slots": SLOTS},
-        training={"sampling_rate": 0.4, "expected_batch": 10, "steps": 6, "chunk": 2, "max_tokens": 14},
-        evaluation={"nonprivate_steps": 40},
-        resources={"cpus": 1},
-    )
+    training = {"sampling_rate": 0.4, "expected_batch": 10, "steps": 6, "chunk": 2, "max_tokens": 14}
+    model = {"layers": 1, "crf": True, "intents": INTENTS, "slots": SLOTS}
+    rest = {"privacy": {"epsilon": 8.0}, "evaluation": {"nonprivate_steps": 40}, "resources": {"cpus": 1}}
+    return job_of(tmp_path, tiny_bert, method="edp_sgd", model=model, training=training, **rest)
 
 
 def test_a_run_leaves_a_tagger_a_certificate_and_figures_and_tells_nothing(job: Job) -> None:

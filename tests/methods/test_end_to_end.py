@@ -130,10 +130,8 @@ def test_performance_settings_change_nothing_that_is_released(whole: Job) -> Non
 @pytest.mark.usefixtures("first")
 def test_the_account_refuses_before_any_work(whole: Job) -> None:
     refused = whole.run("refused", "-o", "seed=1")
-    assert refused.returncode == 3
-    assert refused.stderr.count("\n") == 1
+    assert (refused.returncode, refused.stderr.count("\n")) == (3, 1)
     assert "3" in refused.stderr
-    assert "Traceback" not in refused.stderr
     assert not (whole.folder / "refused").exists()
     assert whole.kinds() == CHARGED
 
@@ -147,23 +145,6 @@ def test_actors_compute_on_a_gpu_where_they_reserve_a_share_of_one(share: float,
     run: Any = SimpleNamespace(recipe=recipe, root=tmp_path, public=tmp_path.joinpath, private=tmp_path.joinpath)
     backbone: Any = SimpleNamespace(digest="of the base")
     assert ensemble(run, backbone, recipe.model).gpu is (share > 0)
-
-
-@pytest.mark.exhaustive
-def test_another_corpus_is_another_charge(job: Job) -> None:
-    book = ["ledger", "create", "--ledger", f"sqlite:///{job.folder}/ledger.db", "--account", "talk", "--epsilon", "8"]
-    assert job.call(*book).returncode == job.run("first").returncode == 0
-    before = job.certificate("first")
-    table = pq.read_table(job.folder / "talk.parquet")
-    # Half of the users go: one alone might be a held-out user, whose absence changes no vote and costs nothing.
-    pq.write_table(table.slice(60), job.folder / "talk.parquet")
-    assert job.run("first", "--resume").returncode == 0
-    assert job.kinds().count("commit") == 2
-    # No parameter follows the corpus: with half of the users, the certificate differs in digests and spending alone.
-    after, changed = job.certificate("first"), {"corpus_digest", "ledger_head", "spent_diagnostic", "events"}
-    assert {name for name in before if before[name] != after[name]} == changed
-    assert after["events"] == before["events"] * 2  # one for each corpus
-    assert len(list((job.folder / "first" / "public").glob("student-*.safetensors"))) == 2
 
 
 def test_bad_input_is_one_sentence(job: Job) -> None:

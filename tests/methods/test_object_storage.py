@@ -52,11 +52,10 @@ def finished_elsewhere(job: Job, uri: str, patch: str, *options: str) -> subproc
 def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: Job, bucket: Bucket) -> None:
     uri = bucket.uri("seqpate")
     finished_elsewhere(job, uri, SEQPATE, "--mirror-private")
-    certificate = bucket.read("seqpate/certificate.json")
+    certificate, began = bucket.read("seqpate/certificate.json"), time.time()
     # The second run mirrored its private files, so a third machine has no teacher to train.
-    began = time.time()
-    third = job.call("run", str(job.recipe), "--out", uri, "--resume", *machine(job, 3), "--mirror-private")
-    assert third.returncode == 0, third.stderr
+    third = ["run", str(job.recipe), "--out", uri, "--resume", *machine(job, 3), "--mirror-private"]
+    assert job.call(*third).returncode == 0
     assert bucket.read("seqpate/certificate.json") == certificate
     assert job.kinds() == ["create", "reserve", "start", "commit"]
     folders = [job.folder / f"machine-{number}" / "private" / "teachers" for number in (1, 2, 3)]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from small_jobs import Job
+from small_jobs import Job, small_privacy
 from typer.testing import CliRunner
 
 import rayprivacy as rp
@@ -34,12 +34,8 @@ from rayprivacy.runs.drive import drive
 from rayprivacy.runs.measure import NO_CLASSIFIER, SKIPPED, STAGE, compare_with_private, drawn_rows
 
 ROOT = Path(__file__).parents[2]
-WORDS = {  # of the topics that there are, of which the recipe lists two
-    "sun": "morning light warm beach walk bright summer garden water stone".split(),  # noqa: SIM905
-    "soup": "kitchen bread spoon onion pepper dinner table hungry salt plate".split(),  # noqa: SIM905
-    "rain": "umbrella cloud puddle thunder grey window storm coat wind night".split(),  # noqa: SIM905
-}
-LISTED = ("sun", "soup")
+WORDS = {topic: [f"{topic}{letter}ing" for letter in "abcdefghij"] for topic in ("sun", "soup", "rain")}
+LISTED = ("sun", "soup")  # topics that the recipe lists
 FILES = ("evaluation.json", "evaluation.md")
 Row = tuple[str, str, str]  # user, text, topic
 
@@ -58,16 +54,11 @@ class Finished:
     """A run of the generator as it is before the comparison: shards and synthetic text."""
 
     def __init__(self, root: Path, base: Path, backbone: Backbone) -> None:
-        settings = {
-            "method": "generator",
-            "corpus": {"source": "talk.parquet", "labels": ["topic"]},
-            "privacy": {"key": str(root / "secret.key"), "ledger": f"sqlite:///{root}/ledger.db"},
-            "codes": {"values": {"topic": list(LISTED)}},
-            "model": {"base": str(base), "dtype": "float32"},
-            "evaluation": {"compare": 50},
-        }
-        self.told, self.recipe = Console(record=True, file=StringIO(), width=200), parse_recipe(settings)
-        self.run: Run[Any] = Run.open(root / "run", self.recipe, resume=False, console=self.told)
+        labels = {"corpus": {"labels": ["topic"]}, "codes": {"values": {"topic": list(LISTED)}}}
+        rest = {"privacy": small_privacy(root), "model": {"base": str(base)}, "evaluation": {"compare": 50}}
+        recipe: Any = parse_recipe({"method": "generator", **labels, **rest})
+        self.told = Console(record=True, file=StringIO(), width=200)
+        self.run: Run[Any] = Run.open(root / "run", recipe, resume=False, console=self.told)
         self.root, self._backbone = self.run.root, backbone
         self.private(PRIVATE, HELD_OUT)
         self.synthetic(rows(3, 25))
