@@ -11,8 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 from small_jobs import Job, sentence
 from small_tagger import labelled
@@ -29,9 +27,6 @@ from rayprivacy.policies.words import KeywordPolicy
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SNIPS = {"eat": "PlayMusic", "go": "GetWeather", "B-food": "B-artist", "B-place": "B-city"}
-TREES = st.lists(st.sampled_from("ABC"), min_size=1, max_size=4).map(
-    lambda names: f"({' ('.join(names)}{')' * len(names)}"
-)
 
 
 def _benchmark(name: str) -> Any:
@@ -44,22 +39,13 @@ def test_figures_of_a_parser_by_hand() -> None:
     parsing_figures = _benchmark("parsing_figures").parsing_figures
     gold = ['(A (B "lunch") (B 1))', "(A)", '{"intent": "Play", "slots": {"track": "x"}}', "(A (x3 (B)))"]
     read = ['(A (B "dinner"))', "no tree", '{"slots": {"track": "y"}, "intent": "Play"}', "(A (x7 (B)))"]
-    found = parsing_figures(gold, read, frozenset({"Play"}))
-    assert found["match"] == 2 / 4
-    assert found["precision"] == (1 + 0 + 1 + 1) / 4
-    assert found["recall"] == pytest.approx((2 / 3 + 0 + 1 + 1) / 4)
+    by_hand = {"match": 2 / 4, "precision": (1 + 0 + 1 + 1) / 4, "recall": (2 / 3 + 0 + 1 + 1) / 4}
+    found, other_way = (parsing_figures(*each, frozenset({"Play"})) for each in ((gold, read), (read, gold)))
+    assert found == pytest.approx(by_hand)
+    assert other_way == pytest.approx(by_hand | {"precision": by_hand["recall"], "recall": by_hand["precision"]})
     assert parsing_figures([], []) == {"match": 0, "precision": 0, "recall": 0}
     other = ['{"intent": "Stop", "slots": {"track": "y"}}']
     assert parsing_figures(gold[2:3], other, frozenset({"Play", "Stop"}))["match"] == 0
-
-
-@given(pairs=st.lists(st.tuples(TREES, TREES), min_size=1, max_size=5))
-def test_precision_of_one_side_is_the_recall_of_the_other(pairs: list[tuple[str, str]]) -> None:
-    parsing_figures, (gold, read) = _benchmark("parsing_figures").parsing_figures, map(list, zip(*pairs, strict=True))
-    one, other = parsing_figures(gold, read), parsing_figures(read, gold)
-    assert one["precision"] == pytest.approx(other["recall"])
-    assert one["match"] == other["match"] <= one["precision"]
-    assert parsing_figures(gold, gold) == {"match": 1, "precision": 1, "recall": 1}
 
 
 def test_rates_of_leaks_are_by_judge_and_domain_and_leave_empty_texts_out() -> None:
