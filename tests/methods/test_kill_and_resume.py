@@ -8,13 +8,7 @@ from dying import dying
 from small_jobs import Job
 
 pytestmark = pytest.mark.slow
-QUICK = (
-    "teachers.count=4",
-    "evaluation.completions=0",
-    "evaluation.nonprivate_steps=0",
-    "student.steps=2",
-    "student.warm_steps=2",
-)
+QUICK = ("teachers.count=4", "evaluation={completions: 0, nonprivate_steps: 0}", "student={steps: 2, warm_steps: 2}")
 MID_CHUNK, SAVED = "progress 3", "step-00000002"
 MATCH = "match={candidates: 3, topics: 3, noise_multiplier: 4.0}"
 
