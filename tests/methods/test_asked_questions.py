@@ -25,7 +25,7 @@ from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.blocks import match as matching
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import load_key
-from rayprivacy.core.private import Private, digest_array, digest_json
+from rayprivacy.core.private import Private, digest_json
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.ledger.charges import Charge
@@ -131,8 +131,7 @@ def teachers_votes(desk: Desk, changed: str, bit: int) -> str:
         context=torch.zeros(4, 2, dtype=torch.int64) + (changed == "context"),
     )
     FIRST.rows(context.run).write_bytes(b"other sentences" if changed == "rows" else b"sentences")
-    vocabulary = {"a": 0, "b": 1 + (changed == "words")}
-    tokenizer = SimpleNamespace(get_vocab=lambda: vocabulary, special_tokens_map={})
+    tokenizer = SimpleNamespace(get_vocab=lambda: {"a": 0, "b": 1 + (changed == "words")}, special_tokens_map={})
     spec = SimpleNamespace(workspace=SimpleNamespace(recipe="others" if changed == "teachers" else "these"))
     sums = np.zeros((4, 3), dtype=np.int64)
     sums[0, 0] += bit
@@ -235,11 +234,8 @@ def test_the_same_question_of_one_corpus_is_one_charge_whatever_is_answered(desk
 
 def test_a_release_that_was_named_by_its_answer_is_paid_anew_and_said_to_be(desk: Desk) -> None:
     """Charges of before 0.6.0 stay what they are, and count; what they were an answer to, nobody can say."""
-    release = label_shares(desk, "", 0)
-    (charge,) = desk.charges(release)
-    sums, key = np.array([9, 5, 2 * SCALE], dtype=np.int64), load_key(desk.folder / "secret.key")
-    named = key.digest("release-histogram", digest_array(sums), digest_json({"sigma": 5.0}))
-    old = desk.ledger.reserve("talk", "earlier", named, charge.event, protection=Protection(PrivacyUnit.USER))
+    (charge,), answer = desk.charges(label_shares(desk, "", 0)), digest_json("an answer")
+    old = desk.ledger.reserve("talk", "earlier", answer, charge.event, protection=Protection(PrivacyUnit.USER))
     desk.ledger.commit_output(desk.ledger.start(old), b"old")
     desk.patch.setattr(type(parse_recipe({"method": "generator"})), "release_id", "earlier")
     assert "charges like this one" not in desk.said.getvalue()
