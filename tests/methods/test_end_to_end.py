@@ -128,11 +128,15 @@ def test_performance_settings_change_nothing_that_is_released(whole: Job) -> Non
 
 
 @pytest.mark.usefixtures("first")
-def test_the_account_refuses_before_any_work(whole: Job) -> None:
+def test_the_account_refuses_before_any_work_and_nothing_is_overwritten_by_accident(whole: Job) -> None:
     refused = whole.run("refused", "-o", "seed=1")
     assert (refused.returncode, refused.stderr.count("\n")) == (3, 1)
     assert "3" in refused.stderr
     assert not (whole.folder / "refused").exists()
+    for more, says in (([], "--resume"), (["--resume", "-o", "seed=3"], "another recipe")):
+        again = whole.run("first", *more)
+        assert again.returncode == 2
+        assert says in again.stderr
     assert whole.kinds() == CHARGED
 
 

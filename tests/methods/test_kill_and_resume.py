@@ -21,7 +21,7 @@ POINTS = {  # functions, and whether the first thing that it yields is waited fo
     "after the commit, before the student": (METHOD, "_distilled", False),
     "after the votes on texts, before one is chosen": ("rayprivacy.blocks.match", "raked", False),
 }
-FIRST, TRAINED, _, DRAWN, *_ = POINTS
+FIRST, _, _, DRAWN, *_ = POINTS
 
 
 def _dies(owner: str, name: str, yields: bool) -> str:
@@ -48,8 +48,6 @@ def test_a_run_killed_at_some_points_is_charged_once(job: Job, points: list[str]
         assert not (job.folder / "run" / "certificate.json").exists()
         before = _trained_no_teacher_again(job, before)
         assert before or point == FIRST
-        if point == TRAINED:
-            _is_not_overwritten_by_accident(job, options)
         resume = ["--resume"]
     assert job.run("run", *options, "--resume").returncode == 0
     _trained_no_teacher_again(job, before)
@@ -63,13 +61,6 @@ def _trained_no_teacher_again(job: Job, before: dict[str, int]) -> dict[str, int
     after = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.safetensors")}
     assert before.items() <= after.items(), "a finished teacher was trained again"
     return after
-
-
-def _is_not_overwritten_by_accident(job: Job, options: list[str]) -> None:
-    for more, says in (([], "--resume"), (["--resume", "-o", "seed=3"], "another recipe")):
-        again = job.run("run", *options, *more)
-        assert again.returncode == 2
-        assert says in again.stderr
 
 
 @pytest.mark.timeout(600)
