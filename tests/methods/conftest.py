@@ -87,7 +87,7 @@ def check_pretrained(tiny_base: Path) -> Callable[[Job, str, str], None]:
     """Certificate and figures of a run are of the pretrained model, and so is a weight that nothing else trains."""
 
     def check(job: Job, out: str, untrained: str) -> None:
-        run, certificate, metrics = job.folder / out, job.certificate(out), job.metrics(out)
+        run, certificate, perplexity = job.folder / out, job.certificate(out), job.metrics(out)["heldout"]["perplexity"]
         (weights,) = (run / "public").glob("pretrained-*/model.safetensors")
         places = (tiny_base / weights.name, weights, run / "model" / weights.name)
         before, after, released = (load_file(place)[untrained] for place in places)
@@ -97,8 +97,6 @@ def check_pretrained(tiny_base: Path) -> Callable[[Job, str, str], None]:
         assert any(inputs["pretraining_text"] in sentence for sentence in certificate["assumptions"])
         assert certificate["versions"]["base model"] == f"{tiny_base} {inputs['base_model'][:16]}"
         assert certificate["versions"]["pretrained model"].endswith(inputs["pretrained_model"][:16])
-        figures, perplexity = metrics["synthetic"]["pretraining"], metrics["heldout"]["perplexity"]
-        assert figures["loss_after"] < figures["loss_before"] - 0.5
         assert perplexity["base"] != perplexity["pretrained"]
         afterwards = load_recipe(run / "recipe.yaml").on_its_base(run)  # as audits read it
         assert load_backbone(afterwards.model).digest == inputs["pretrained_model"] != inputs["base_model"]

@@ -74,6 +74,8 @@ def test_a_run_leaves_everything_it_promises(whole: Job, first: Done, check_pret
     assert certificate["events"][0]["count"] == 40
     assert metrics["synthetic"]["releasable"] is True
     assert metrics["heldout"]["releasable"] is False
+    losses = metrics["synthetic"]["pretraining"]
+    assert losses["loss_after"] < losses["loss_before"] - 0.5
     check_pretrained(whole, "first", "model.layers.0.self_attn.q_proj.weight")
     for figures in (metrics["heldout"]["perplexity"], metrics["heldout"]["bleu"]):
         assert list(figures) == ["base", "pretrained", "base_pseudo", "student", "nonprivate"]

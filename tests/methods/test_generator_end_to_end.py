@@ -1,6 +1,6 @@
 """The generator as its users run it: a recipe in, a model, synthetic text with labels and a certificate out."""
 
-from pathlib import Path
+import json
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -15,29 +15,33 @@ import rayprivacy as rp
 from rayprivacy.blocks import steps as training
 from rayprivacy.methods.generator import method
 from rayprivacy.methods.registry import load_recipe
+from rayprivacy.models.backbone import load_backbone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MATCH = {"candidates": 2, "topics": 3, "noise_multiplier": 4.0}
 
 
 def test_a_run_leaves_everything_it_promises(
-    generator: Job, pretrain: Any, check_pretrained: Any, stopped_at: Any, monkeypatch: pytest.MonkeyPatch
+    generator: Job, check_pretrained: Any, stopped_at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a pretrained base, and with the shares of its codes in the text that users vote for."""
-    public, out = generator.folder / "public.jsonl", generator.folder / "out"
-    public.write_text(Path(pretrain["source"]).read_text())
-    blocks = {"pretrain": {**pretrain, "source": str(public)}, "match": MATCH}
-    blocks |= {"training": TRAINING, "generation": {"texts": 6, "max_tokens": 10}}
+    """From a base that was trained on its own text, and with its codes' shares in the text that users vote for."""
+    prompts, out, quiet = generator.folder / "prompts.txt", generator.folder / "out", Console(quiet=True)
+    prompts.write_text("the bread\nwe eat\n")
+    pretrain = {"prompts": str(prompts), "texts": 24, "steps": 2, "batch": 4, "max_tokens": 16}
+    blocks = {"pretrain": pretrain, "match": MATCH, "training": TRAINING, "generation": {"texts": 6, "max_tokens": 10}}
     generator.recipe.write_text(yaml.safe_dump(yaml.safe_load(generator.recipe.read_text()) | blocks))
-    recipe, text, quiet = load_recipe(generator.recipe), public.read_text(), Console(quiet=True)
+    recipe = load_recipe(generator.recipe)
     with stopped_at(method, "_shares"):
         rp.run(recipe, out, console=quiet)
-    public.write_text(text.replace("soup", "cake"))
+    documents, base = json.loads(next(out.glob("public/own-documents-*.json")).read_text()), load_backbone(recipe.model)
+    assert len(documents) == 24
+    assert all(base.text(document).startswith(("the bread", "we eat")) for document in documents)
+    prompts.write_text("the cake\n")
     with pytest.raises(rp.ConfigError, match=r"the pretraining text of .* changed since the run began"):
         rp.run(recipe, out, console=quiet)
     assert generator.kinds() == ["create"]
-    public.write_text(text)
-    (weights,) = (out / "public").glob("pretrained-*/model.safetensors")
+    prompts.write_text("the bread\nwe eat\n")
+    (weights,) = out.glob("public/pretrained-*/model.safetensors")
     before, jobs, real = weights.stat().st_mtime_ns, [], training.run_training
     monkeypatch.setattr(training, "run_training", lambda job, *more: jobs.append(job) or real(job, *more))
     done = generator.run("out", "--resume")

@@ -1,50 +1,18 @@
 """Optional blocks: `pretrain` is another base and the same charges, `match` one more. Whole runs: `end_to_end`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from rich.console import Console
-from small_jobs import Job
 
 import rayprivacy as rp
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.blocks import match_plan
-from rayprivacy.methods.generator import method as generator_method
-from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
-from rayprivacy.models.backbone import load_backbone
+from rayprivacy.methods.registry import method_of, parse_recipe
 
 QUIET = Console(quiet=True)
 BOTH = pytest.mark.parametrize("name", ["seqpate", "generator"])
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_base_writes_its_own_text_behind_public_prompts(generator: Job, tmp_path: Path, stopped_at: Any) -> None:
-    prompts, recipe, out = tmp_path / "prompts.txt", yaml.safe_load(generator.recipe.read_text()), tmp_path / "out"
-    prompts.write_text("the bread\nwe eat\n")
-    block = {"prompts": str(prompts), "texts": 24, "steps": 2, "batch": 4, "max_tokens": 16}
-    generator.recipe.write_text(yaml.safe_dump({**recipe, "pretrain": block}))
-    loaded = load_recipe(generator.recipe)
-    with stopped_at(generator_method, "_shares"):  # what comes after it
-        rp.run(loaded, out, console=QUIET)
-    (kept,) = (out / "public").glob("own-documents-*.json")
-    before, documents = kept.stat().st_mtime_ns, json.loads(kept.read_text())
-    assert len(documents) == 24
-    base = load_backbone(loaded.model)
-    assert all(base.text(document).startswith(("the bread", "we eat")) for document in documents)
-    prompts.write_text("the cake\n")
-    with pytest.raises(rp.ConfigError, match=r"the pretraining text of .* changed since the run began"):
-        rp.run(loaded, out, console=QUIET)
-    prompts.write_text("the bread\nwe eat\n")
-    with stopped_at(generator_method, "_shares"):
-        rp.run(loaded, out, console=QUIET)
-    assert kept.stat().st_mtime_ns == before, "what was written is found"
-    (folder,) = [path for path in (out / "public").glob("pretrained-*") if path.is_dir()]
-    assert Path(load_recipe(out / "recipe.yaml").on_its_base(out).model.base) == folder, "what audits find"
-    assert generator.kinds() == ["create"]
 
 
 @BOTH
