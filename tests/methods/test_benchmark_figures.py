@@ -86,7 +86,6 @@ def test_a_classifier_judges_leaks_by_its_windows() -> None:
 
 
 def _gradients(model: Any, first: int, losses: Any) -> list[torch.Tensor]:
-    """Of a batch of one document."""
     ids = torch.arange(first, first + 9, dtype=torch.int32).numpy()
     (batch,) = physical_batches([[Document(ids, 1)]], 16, pad=0)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

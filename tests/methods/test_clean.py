@@ -21,7 +21,6 @@ KEPT = ("recipe.yaml", "certificate.json", "synthetic.parquet", "ledger_head", "
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """A run directory with something in every place."""
     found = Run.open(tmp_path / "run", SeqPateRecipe(), resume=False)
     for name in KEPT[1:]:
         (found.root / name).write_text("released")

@@ -27,7 +27,7 @@ JOIN = {"by": "conversation", "order": "turn", "prefix": "USR: "}
 
 @pytest.fixture
 def job(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
-    """30 conversations of 3 turns, with telephone numbers; a plain account of the same corpus is open already."""
+    """30 conversations of 3 turns, with telephone numbers."""
     rows = [
         (f"talk-{talk}", turn, f"{sentence(talk, turn)} call 555 {1000 + 7 * turn} 4567", ("air", "media")[talk >= 10])
         for talk, turn in product(range(30), range(3))

@@ -92,7 +92,6 @@ def _check_audit(job: Job, attacks: set[str], *options: str) -> None:
 
 
 def _causal(base: Path) -> tuple[str, ...]:
-    """A Llama in bfloat16 with LoRA."""
     return "-o", f"model.base={base}", "-o", "adapter.kind=lora", "-o", "model.dtype=bfloat16"
 
 

@@ -38,8 +38,7 @@ def _recipe(**blocks: Any) -> GeneratorRecipe:
     return GeneratorRecipe.parse(blocks)
 
 
-def _least_noise(privacy: dict[str, Any], less: dict[str, Any], **blocks: Any) -> None:
-    """A little less noise is refused."""
+def _refuses_less_noise(privacy: dict[str, Any], less: dict[str, Any], **blocks: Any) -> None:
     another = _recipe(privacy=privacy | {"account": "less"}, training=less, **blocks)
     with pytest.raises((BudgetRefusedError, ConfigError)):
         open_account(another, plan_run(another))
@@ -76,7 +75,7 @@ def test_noise_that_falls_is_charged_by_level_and_calibrated(composition: str, t
     assert "in 3 levels (linear, tau 0.5)" in plan.noise
     assert plan.figures["noise multipliers of steps"].count("(20 steps)") == 3
     open_account(recipe, plan).close()
-    _least_noise(privacy, steps | {"noise_multiplier": mechanism.noise_multiplier * 0.998})
+    _refuses_less_noise(privacy, steps | {"noise_multiplier": mechanism.noise_multiplier * 0.998})
 
 
 def test_micro_batches_take_twice_the_noise_at_one_epsilon() -> None:
@@ -108,7 +107,7 @@ def test_the_noise_is_the_least_that_fits_beside_the_histogram(composition: str,
     assert len(events) == 2
     assert epsilon(events, 1e-6, composition) <= 4.0  # type: ignore[arg-type]
     open_account(recipe, plan_run(recipe)).close()
-    _least_noise(privacy, {"sampling_rate": 0.05, "steps": 40, "noise_multiplier": noise * 0.999}, **CODES)
+    _refuses_less_noise(privacy, {"sampling_rate": 0.05, "steps": 40, "noise_multiplier": noise * 0.999}, **CODES)
 
 
 def test_without_labels_nothing_but_the_steps_is_charged() -> None:

@@ -64,7 +64,6 @@ def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: 
     log = [json.loads(line) for line in (job.folder / "machine-3" / "run.log").read_text().splitlines()]
     training = next(line["time"] for line in log if line["time"] > began and line["stage"] == "teachers")
     assert all(path.stat().st_mtime < training for path in folders[2].iterdir())
-    # A machine that has only the store takes the private files out of it.
     cleaned = job.call("clean", uri, *machine(job, 4))
     assert "private files in s3://runs/seqpate" in cleaned.stdout
     assert b'"private/' not in bucket.read("seqpate/manifest.json")

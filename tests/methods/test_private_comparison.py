@@ -41,7 +41,6 @@ Row = tuple[str, str, str]  # user, text, topic
 
 
 def rows(seed: int, users: int) -> list[Row]:
-    """Three texts of each user, about three topics."""
     draw, topics = np.random.default_rng(seed), list(WORDS)
     asked = [(user, topics[(user + number) % 3]) for user in range(users) for number in range(3)]
     return [(f"person-{seed}-{user}", " ".join(draw.choice(WORDS[topic], 9)), topic) for user, topic in asked]
@@ -98,7 +97,6 @@ def finished(tmp_path: Path, tiny_base: Path, tiny_backbone: Backbone, one_threa
 
 
 def said_of_it(root: Path) -> list[dict[str, Any]]:
-    """The lines of a log about the comparison."""
     lines = map(json.loads, (root / "run.log").read_text().splitlines())
     return [line for line in lines if line["stage"] == STAGE]
 

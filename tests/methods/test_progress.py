@@ -31,11 +31,9 @@ OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}  # t
 STEPS_OF = ("rayprivacy_progress", "steps_done")
 OURS = ("ray_rayprivacy_progress", "ray_rayprivacy_rate")
 Told = list[tuple[str, str, float]]
-SHARDS = {"parts_sharded": 3, "parts_encoded": 3, "sentences_written": 24, "texts_written": 8}
-RUNS = {
-    "job": SHARDS | {"warm_steps_done": 5, "teachers_trained": 12, "queries_voted": 40, "student_steps_done": 5},
-    "generator": {"parts_sharded": 16, "steps_done": 6, "texts_written": 12},
-}
+READ = {"parts_sharded": 3, "parts_encoded": 3, "sentences_written": 24, "teachers_trained": 12, "queries_voted": 40}
+LEARNT = {"warm_steps_done": 5, "student_steps_done": 5, "texts_written": 8}
+RUNS = {"job": READ | LEARNT, "generator": {"parts_sharded": 16, "steps_done": 6, "texts_written": 12}}
 
 
 @pytest.fixture
@@ -53,7 +51,6 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 
 
 def _run(job: Job, account: str) -> str:
-    """A run in a folder that is named as the account."""
     recipe, console = load_recipe(job.recipe, [f"privacy.account={account}"]), Console(file=io.StringIO())
     drive(method_of(recipe), recipe, job.folder / account, resume=False, console=console, measured=False)
     return recipe.release_id
@@ -76,7 +73,6 @@ def _scraped(release: str, expected: dict[tuple[str, str], float]) -> list[dict[
 
 
 def _last(told: Told) -> dict[tuple[str, str], float]:
-    """The last value of every gauge."""
     return {(gauge, what): value for gauge, what, value in told}
 
 
