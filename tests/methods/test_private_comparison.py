@@ -214,8 +214,7 @@ def test_it_needs_the_extra(recipe: Path, monkeypatch: pytest.MonkeyPatch, metho
 
 
 def test_a_run_of_few_texts_is_refused_before_there_is_an_account(recipe: Path) -> None:
-    says = "generation.texts is 19, and evaluation.compare needs at least 20: raise it, or set evaluation.compare to 0"
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=r"texts is 19, and evaluation\.compare needs at least 20: raise it, or set"):
         rp.run(load_recipe(recipe, ["method=generator", "generation.texts=19"]), recipe.parent / "run")
     assert not (recipe.parent / "ledger.db").exists()
 
