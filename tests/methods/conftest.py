@@ -1,12 +1,20 @@
 """Small jobs of our methods."""
 
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from recipes import EVALUATION, SEQPATE, TRAINING
+from safetensors.torch import load_file
 from small_jobs import Job, job_of, write_talk
+
+from rayprivacy.methods.registry import load_recipe
+from rayprivacy.models.backbone import load_backbone
 
 
 @pytest.fixture
@@ -16,14 +24,6 @@ def job(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
     return job_of(tmp_path, tiny_base, **SEQPATE, evaluation=EVALUATION)
 
 
-@pytest.fixture(scope="module")
-def shared_job(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> Job:
-    """The same, for all tests of a file: a run costs seconds."""
-    folder = tmp_path_factory.mktemp("job")
-    write_talk(folder / "talk.parquet")
-    return job_of(folder, tiny_base, **SEQPATE, evaluation=EVALUATION)
-
-
 @pytest.fixture
 def generator(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
     """DP-SGD on the same users: 6 steps in chunks of 2, with two label values of three."""
@@ -31,14 +31,75 @@ def generator(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
     table = pq.read_table(tmp_path / "talk.parquet")
     topics = pa.array([("food", "pets", "home")[n % 3] for n in range(len(table))])
     pq.write_table(table.append_column("topic", topics), tmp_path / "talk.parquet")
-    return job_of(
-        tmp_path,
-        tiny_base,
-        method="generator",
-        corpus={"labels": ["topic"]},
-        codes={"values": {"topic": ["food", "pets"]}},
-        training=TRAINING | {"steps": 6},
-        generation={"texts": 12, "max_tokens": 10},
-        evaluation=EVALUATION,
-        resources={"cpus": 1, "actors": 1},
-    )
+    labels = {"corpus": {"labels": ["topic"]}, "codes": {"values": {"topic": ["food", "pets"]}}}
+    sizes = {"training": TRAINING | {"steps": 6}, "generation": {"texts": 12, "max_tokens": 10}}
+    quick = {"evaluation": EVALUATION, "resources": {"cpus": 1, "actors": 1}}
+    return job_of(tmp_path, tiny_base, method="generator", **labels, **sizes, **quick)
+
+
+class _StoppedError(Exception):
+    pass
+
+
+@pytest.fixture(scope="session")
+def stopped_at() -> Callable[[Any, str], Any]:
+    """A context in which a run comes to a function of a module, and no further."""
+
+    @contextmanager
+    def stopping(module: Any, name: str) -> Iterator[None]:
+        def stop(*_: Any) -> None:
+            raise _StoppedError
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, name, stop)
+            with pytest.raises(_StoppedError):
+                yield
+
+    return stopping
+
+
+@pytest.fixture(scope="session")
+def check_undisturbed() -> Callable[..., None]:
+    """A run ended in the certificate and the files of one that nobody disturbs, which costs nothing more."""
+
+    def check(job: Job, out: str, files: Sequence[str], options: Sequence[str] = ()) -> None:
+        charged, undisturbed = job.kinds(), job.run("undisturbed", *options)
+        assert undisturbed.returncode == 0, undisturbed.stderr
+        assert job.certificate("undisturbed") == job.certificate(out)
+        for name in files:
+            assert (job.folder / "undisturbed" / name).read_bytes() == (job.folder / out / name).read_bytes()
+        assert job.kinds() == charged
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def pretrain(tmp_path_factory: pytest.TempPathFactory, public_sentences: list[str]) -> dict[str, Any]:
+    """A `pretrain` block of a few steps on public text."""
+    path = tmp_path_factory.mktemp("public") / "public.jsonl"
+    path.write_text("".join(json.dumps({"written": text}) + "\n" for text in public_sentences * 8))
+    sizes = {"steps": 30, "batch": 4, "max_tokens": 32, "learning_rate": 3e-3}
+    return {"source": str(path), "text": "written", **sizes}
+
+
+@pytest.fixture
+def check_pretrained(tiny_base: Path) -> Callable[[Job, str, str], None]:
+    """Certificate and figures of a run are of the pretrained model, and so is a weight that nothing else trains."""
+
+    def check(job: Job, out: str, untrained: str) -> None:
+        run, certificate, perplexity = job.folder / out, job.certificate(out), job.metrics(out)["heldout"]["perplexity"]
+        (weights,) = (run / "public").glob("pretrained-*/model.safetensors")
+        places = (tiny_base / weights.name, weights, run / "model" / weights.name)
+        before, after, released = (load_file(place)[untrained] for place in places)
+        assert released.equal(after)
+        assert not released.equal(before)
+        inputs = json.loads((run / "public" / "inputs.json").read_text())
+        assert any(inputs["pretraining_text"] in sentence for sentence in certificate["assumptions"])
+        assert certificate["versions"]["base model"] == f"{tiny_base} {inputs['base_model'][:16]}"
+        assert certificate["versions"]["pretrained model"].endswith(inputs["pretrained_model"][:16])
+        assert perplexity["base"] != perplexity["pretrained"]
+        afterwards = load_recipe(run / "recipe.yaml").on_its_base(run)  # as audits read it
+        assert load_backbone(afterwards.model).digest == inputs["pretrained_model"] != inputs["base_model"]
+        assert afterwards.pretrain is None
+
+    return check

@@ -1,15 +1,11 @@
-"""Every caller of the gate: another question is another charge, though the answers are equal, and the same one is not.
-
-Each case runs the real caller on a run directory of its own, as on another machine, with answers that are made up. The
-release id stays the same: what changes is what a recipe does not hold. A caller without a case makes a test fail.
-"""
+"""Every caller of the gate, with made-up answers: another question is another charge, and the same one is not."""
 
 import ast
-import io
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,13 +18,14 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
+from small_jobs import small_privacy
 
 import rayprivacy
 from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.blocks import match as matching
 from rayprivacy.core.errors import ReleaseError
-from rayprivacy.core.keys import create_key, load_key
-from rayprivacy.core.private import Private, digest_array, digest_json
+from rayprivacy.core.keys import load_key
+from rayprivacy.core.private import Private, digest_json
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.ledger.charges import Charge
@@ -50,6 +47,7 @@ from rayprivacy.tuning.space import MetricConfig
 
 PACKAGE = Path(rayprivacy.__file__).parent
 GATE = {"release_votes", "release_histogram", "release_file"}
+TRAINING = {"noise_multiplier": 1.0, "steps": 2}
 FORWARDS = {"runs/context.py"}  # whose functions of these names are how methods come to the gate
 
 
@@ -63,13 +61,11 @@ class Desk:
     ledger: Ledger
     corpus: str = digest_json("corpus")
     numbers: Any = field(default_factory=count)
-    said: io.StringIO = field(default_factory=io.StringIO)
+    said: StringIO = field(default_factory=StringIO)
 
     def recipe(self, **blocks: Any) -> Any:
-        privacy = {"ledger": f"sqlite:///{self.folder}/ledger.db", "key": str(self.folder / "key"), "account": "talk"}
-        model = {"base": str(self.base), "dtype": "float32"}
-        data = {"corpus": {"user": "who"}, "model": model, **blocks}
-        return parse_recipe(data | {"privacy": privacy | data.get("privacy", {})})
+        data = {"corpus": {"user": "who"}, "model": {"base": str(self.base), "dtype": "float32"}, **blocks}
+        return parse_recipe(data | {"privacy": small_privacy(self.folder) | data.get("privacy", {})})
 
     def run(self, recipe: Any) -> Run[Any]:
         out = self.folder / f"out-{next(self.numbers)}"
@@ -80,15 +76,15 @@ class Desk:
         plan = plan or method_of(run.recipe).planned(run.recipe)
         self.account(plan.protection)
         progress: Any = SimpleNamespace(show=lambda *_: None)
-        context = RunContext(run, plan, self.ledger, load_key(self.folder / "key"), progress)
+        context = RunContext(run, plan, self.ledger, load_key(Path(recipe.privacy.key)), progress)
         context.corpus = SimpleNamespace(corpus_digest=lambda _: self.corpus)  # type: ignore[assignment]
         self.patch.setattr(RunContext, "shard", lambda self: None)
         return context
 
     def account(self, protection: Protection) -> None:
         rule = "metric" if protection.kind is AccountKind.METRIC_LOCAL else "zcdp"
-        meaning = (protection.unit, protection.relation, Budget(1000.0, 1e-6), rule)
-        self.ledger.ensure_account("talk", *meaning, kind=protection.kind)
+        budget = Budget(1000.0, 1e-6)
+        self.ledger.ensure_account("talk", protection.unit, protection.relation, budget, rule, kind=protection.kind)
 
     def charges(self, release: str) -> list[Charge]:
         return self.ledger.charges_of("talk", release)
@@ -97,12 +93,8 @@ class Desk:
 def label_shares(desk: Desk, changed: str, bit: int) -> str:
     """The generator's control codes; a list of as many other values."""
     values = {"topic": ("cats", "cars" if changed else "dogs")}
-    recipe = desk.recipe(
-        method="generator",
-        corpus={"user": "who", "labels": ["topic"]},
-        codes={"values": {"topic": ["cats", "dogs"]}},
-        training={"noise_multiplier": 1.0, "steps": 2},
-    )
+    corpus, codes = {"user": "who", "labels": ["topic"]}, {"values": {"topic": ["cats", "dogs"]}}
+    recipe = desk.recipe(method="generator", corpus=corpus, codes=codes, training=TRAINING)
     sums = np.array([9, 5, 2 * SCALE + bit], dtype=np.int64)
     desk.patch.setattr(generator, "label_sums", lambda *_: Private(sums))
     context = desk.context(recipe)
@@ -139,8 +131,7 @@ def teachers_votes(desk: Desk, changed: str, bit: int) -> str:
         context=torch.zeros(4, 2, dtype=torch.int64) + (changed == "context"),
     )
     FIRST.rows(context.run).write_bytes(b"other sentences" if changed == "rows" else b"sentences")
-    vocabulary = {"a": 0, "b": 1 + (changed == "tokenizer")}
-    tokenizer = SimpleNamespace(get_vocab=lambda: vocabulary, special_tokens_map={})
+    tokenizer = SimpleNamespace(get_vocab=lambda: {"a": 0, "b": 1 + (changed == "words")}, special_tokens_map={})
     spec = SimpleNamespace(workspace=SimpleNamespace(recipe="others" if changed == "teachers" else "these"))
     sums = np.zeros((4, 3), dtype=np.int64)
     sums[0, 0] += bit
@@ -154,8 +145,7 @@ def teachers_votes(desk: Desk, changed: str, bit: int) -> str:
 
 def trial_loss(desk: Desk, changed: str, bit: int) -> str:
     """The charged metric of a search: other weights of the released model, or another tokenizer beside them."""
-    training = {"noise_multiplier": 1.0, "steps": 2}
-    recipe = desk.recipe(method="generator", corpus={"user": "who", "holdout": 0.2}, training=training)
+    recipe = desk.recipe(method="generator", corpus={"user": "who", "holdout": 0.2}, training=TRAINING)
     run, config = desk.run(recipe), MetricConfig(name="heldout_loss", noise_multiplier=0.5)
     model = run.root / "model"
     shutil.copytree(desk.base, model)
@@ -164,9 +154,8 @@ def trial_loss(desk: Desk, changed: str, bit: int) -> str:
         next(iter(weights.values())).view(-1)[0] += 1e-3
         save_file(weights, model / "model.safetensors", {"format": "pt"})
     if changed == "tokenizer":
-        path = model / "tokenizer.json"
-        rules = path.read_text().replace('"add_prefix_space": false', '"add_prefix_space": true')
-        path.write_text(rules)
+        rules = (path := model / "tokenizer.json").read_text()
+        path.write_text(rules.replace('"add_prefix_space": false', '"add_prefix_space": true'))
     desk.account(Protection(PrivacyUnit.USER))
     desk.patch.setattr(metric, "read_manifest", lambda _: SimpleNamespace(corpus_digest=lambda _: desk.corpus))
     desk.patch.setattr(metric, "_sums", lambda *_: np.array([300 * SCALE + bit, 500 * SCALE], dtype=np.int64))
@@ -176,8 +165,7 @@ def trial_loss(desk: Desk, changed: str, bit: int) -> str:
 
 def sanitised_file(desk: Desk, changed: str, bit: int) -> str:
     """SanText's file, drawn from another vocabulary; of equal words, say."""
-    privacy = {"composition": "metric", "epsilon": 500.0}
-    recipe = desk.recipe(method="santext", privacy=privacy)
+    recipe = desk.recipe(method="santext", privacy={"composition": "metric", "epsilon": 500.0})
     vocabulary = SimpleNamespace(digest=digest_json(["vocabulary", changed]), words=("a", "b"))
     found = SimpleNamespace(vocabulary=vocabulary, mechanism=None, keep=0.5)
     desk.patch.setattr(santext.mechanisms, "confirmed", lambda each: each)
@@ -190,42 +178,36 @@ def sanitised_file(desk: Desk, changed: str, bit: int) -> str:
     return str(context.recipe.release_id)
 
 
-CASES: dict[str, tuple[Callable[[Desk, str, int], str], tuple[str, ...]]] = {
-    "methods/generator/method.py _shares": (label_shares, ("values",)),
-    "blocks/match.py match_texts": (match_votes, ("candidates", "model")),
-    "methods/seqpate/method.py round": (
-        teachers_votes,
-        ("hidden", "candidates", "allowed", "centre", "context", "rows", "tokenizer", "teachers"),
-    ),
-    "tuning/heldout_loss.py heldout_loss": (trial_loss, ("weights", "tokenizer")),
-    "methods/santext/method.py run": (sanitised_file, ("vocabulary",)),
+CASES: dict[str, tuple[Callable[[Desk, str, int], str], str]] = {  # and what changes a question
+    "methods/generator/method.py _shares": (label_shares, "values"),
+    "blocks/match.py match_texts": (match_votes, "candidates model"),
+    "methods/seqpate/method.py round": (teachers_votes, "hidden candidates allowed centre context rows words teachers"),
+    "tuning/heldout_loss.py heldout_loss": (trial_loss, "weights tokenizer"),
+    "methods/santext/method.py run": (sanitised_file, "vocabulary"),
 }
+CHANGES = [(caller, changed) for caller, (_, changes) in CASES.items() for changed in changes.split()]
 
 
 @pytest.fixture
 def desk(tmp_path: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    create_key(tmp_path / "key")
     return Desk(tmp_path, tiny_base, monkeypatch, Ledger.open(f"sqlite:///{tmp_path}/ledger.db"))
 
 
 def test_every_caller_of_the_gate_has_a_case() -> None:
+    def asks(node: ast.AST) -> bool:
+        return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in GATE
+
     callers = {
         f"{path.relative_to(PACKAGE)} {function.name}"
         for path in PACKAGE.rglob("*.py")
         for function in ast.walk(ast.parse(path.read_text()))
-        if isinstance(function, ast.FunctionDef) and any(_asks(node) for node in ast.walk(function))
+        if isinstance(function, ast.FunctionDef) and any(map(asks, ast.walk(function)))
         if str(path.relative_to(PACKAGE)) not in FORWARDS
     }
     assert callers == set(CASES)
 
 
-def _asks(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in GATE
-
-
-@pytest.mark.parametrize(
-    ("caller", "changed"), [(caller, changed) for caller, (_, changes) in CASES.items() for changed in changes]
-)
+@pytest.mark.parametrize(("caller", "changed"), CHANGES)
 def test_another_question_with_an_equal_answer_is_another_charge_and_draw(
     desk: Desk, caller: str, changed: str
 ) -> None:
@@ -238,7 +220,7 @@ def test_another_question_with_an_equal_answer_is_another_charge_and_draw(
 
 
 @pytest.mark.parametrize("caller", CASES)
-def test_the_same_question_is_one_charge_whatever_is_answered(desk: Desk, caller: str) -> None:
+def test_the_same_question_of_one_corpus_is_one_charge_whatever_is_answered(desk: Desk, caller: str) -> None:
     ask = CASES[caller][0]
     release = ask(desk, "", 0)
     (charge,) = desk.charges(release)
@@ -246,23 +228,14 @@ def test_the_same_question_is_one_charge_whatever_is_answered(desk: Desk, caller
     with suppress(ReleaseError):  # a file that lies in another run directory is not made again
         ask(desk, "", 1)
     assert [desk.ledger.output(each) for each in desk.charges(release)] == [stored]
-
-
-@pytest.mark.parametrize("caller", CASES)
-def test_another_corpus_is_another_charge(desk: Desk, caller: str) -> None:
-    ask = CASES[caller][0]
-    release = ask(desk, "", 0)
     ask(replace(desk, corpus=digest_json("another")), "", 0)
     assert len({charge.input_digest for charge in desk.charges(release)}) == 2
 
 
 def test_a_release_that_was_named_by_its_answer_is_paid_anew_and_said_to_be(desk: Desk) -> None:
     """Charges of before 0.6.0 stay what they are, and count; what they were an answer to, nobody can say."""
-    release = label_shares(desk, "", 0)
-    (charge,) = desk.charges(release)
-    sums = np.array([9, 5, 2 * SCALE], dtype=np.int64)
-    named = load_key(desk.folder / "key").digest("release-histogram", digest_array(sums), digest_json({"sigma": 5.0}))
-    old = desk.ledger.reserve("talk", "earlier", named, charge.event, protection=Protection(PrivacyUnit.USER))
+    (charge,), answer = desk.charges(label_shares(desk, "", 0)), digest_json("an answer")
+    old = desk.ledger.reserve("talk", "earlier", answer, charge.event, protection=Protection(PrivacyUnit.USER))
     desk.ledger.commit_output(desk.ledger.start(old), b"old")
     desk.patch.setattr(type(parse_recipe({"method": "generator"})), "release_id", "earlier")
     assert "charges like this one" not in desk.said.getvalue()

@@ -21,7 +21,6 @@ KEPT = ("recipe.yaml", "certificate.json", "synthetic.parquet", "ledger_head", "
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """A run directory with something in every place."""
     found = Run.open(tmp_path / "run", SeqPateRecipe(), resume=False)
     for name in KEPT[1:]:
         (found.root / name).write_text("released")
@@ -31,9 +30,9 @@ def run(tmp_path: Path) -> Run:
     return found
 
 
-def filled(root: Path, key: Path, recipe: str = "ab" * 32) -> FeatureStore:
+def filled(root: Path, key: Path, recipe: str = "a") -> FeatureStore:
     load_or_create_key(key)
-    store = FeatureStore(root, recipe, key)
+    store = FeatureStore(root, recipe * 64, key)
     store.prepare()
     ids = torch.zeros(2, 8, dtype=torch.int64)
     store.write({store.name(["a"]): Encoded(ids, ids, torch.zeros(2, 8, 4, dtype=torch.bfloat16))})
@@ -48,22 +47,19 @@ def files(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
-def test_private_results_go_and_public_ones_stay(run: Run, tmp_path: Path) -> None:
+def test_private_results_go_and_public_ones_and_a_resumable_run_stay(run: Run, tmp_path: Path) -> None:
     store = filled(run.private("features"), tmp_path / "key")
     remember_store(run.root, store)
     expected = 3000 + size(store.folder)
     done = clean_run(run.root)
-    assert done.freed == expected
-    assert done.left == ()
+    assert (done.freed, done.left) == (expected, ())
     assert {path.name for path in done.deleted} == {"shards", "teachers", "features"}
     assert files(run.root) == set(KEPT)
-    again = clean_run(run.root)
-    assert (again.deleted, again.freed) == ((), 0)
     Run.open(run.root, run.recipe, resume=True)
 
 
 def test_features_kept_elsewhere_go_too_and_those_of_other_runs_stay(run: Run, tmp_path: Path) -> None:
-    ours, earlier, theirs = (filled(tmp_path / "shared", tmp_path / "key", letter * 64) for letter in "abc")
+    ours, earlier, theirs = (filled(tmp_path / "shared", tmp_path / "key", letter) for letter in "abc")
     for store in (earlier, ours, ours):
         remember_store(run.root, store)
     assert stat.S_IMODE((run.root / "private" / STORES).stat().st_mode) == 0o600
@@ -78,8 +74,7 @@ def test_features_kept_elsewhere_go_too_and_those_of_other_runs_stay(run: Run, t
 def test_a_run_that_moved_takes_its_own_features(run: Run, tmp_path: Path) -> None:
     remember_store(run.root, filled(run.private("features"), tmp_path / "key"))
     moved = run.root.rename(tmp_path / "moved")
-    other = Run.open(run.root, run.recipe, resume=False)
-    theirs = filled(other.private("features"), tmp_path / "key")
+    theirs = filled(Run.open(run.root, run.recipe, resume=False).private("features"), tmp_path / "key")
     clean_run(moved)
     assert files(moved) == set(KEPT)
     assert theirs.missing([theirs.name(["a"])]) == []
@@ -98,7 +93,12 @@ def test_a_run_that_was_mirrored_to_another_machine_is_cleaned_there(run: Run, t
     assert list((there.root / "private").iterdir()) == []
 
 
-def test_what_no_run_made_is_left_and_said(run: Run) -> None:
+def test_what_no_run_made_is_left_and_links_are_not_followed(run: Run, tmp_path: Path) -> None:
+    run.private("features").symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match=r"features is a link: .* then the link\.$"):
+        clean_run(run.root)
+    assert run.private("shards/part-00000.parquet").exists()
+    run.private("features").unlink()
     mine = run.root / "private" / "secret.key"
     mine.write_text("mine")
     assert clean_run(run.root).left == (mine,)
@@ -110,45 +110,30 @@ def test_a_store_with_other_files_is_refused_before_anything_is_deleted(run: Run
     remember_store(run.root, store)
     (store.folder / "thesis.tex").write_text("mine")
     before = files(tmp_path)
-    with pytest.raises(ShardError, match="move them away"):
-        clean_run(run.root)
-    assert files(tmp_path) == before
-    (run.root / "private" / STORES).write_text(f"{tmp_path}\n")
-    with pytest.raises(ShardError, match="move them away"):
-        clean_run(run.root)
-    assert files(tmp_path) == before
+    for named in (store.folder, tmp_path):
+        (run.root / "private" / STORES).write_text(f"{named}\n")
+        with pytest.raises(ShardError, match="move them away"):
+            clean_run(run.root)
+        assert files(tmp_path) == before
 
 
-def test_links_are_not_followed(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    run.private("features").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match=r"features is a link: .* then the link\.$"):
-        clean_run(run.root)
-    assert run.private("shards/part-00000.parquet").exists()
-
-
-@pytest.mark.parametrize("kind", ["missing", "empty", "only a recipe", "only private"])
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, kind: str) -> None:
-    folder = tmp_path / "folder"
-    if kind != "missing":
-        folder.mkdir()
-    if kind == "only a recipe":
-        (folder / "recipe.yaml").touch()
-    if kind == "only private":
-        (folder / "private" / "shards").mkdir(parents=True)
+@pytest.mark.parametrize("made", ["", "folder", "folder/recipe.yaml", "folder/private/shards"])
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, made: str) -> None:
+    (tmp_path / made).parent.mkdir(parents=True, exist_ok=True)
+    if made.endswith(".yaml"):
+        (tmp_path / made).touch()
+    else:
+        (tmp_path / made).mkdir(exist_ok=True)
     with pytest.raises(ConfigError, match="is no run directory: give one that"):
-        clean_run(folder)
-    assert kind != "only private" or (folder / "private" / "shards").exists()
+        clean_run(tmp_path / "folder")
+    assert (tmp_path / made).exists()
 
 
 def test_the_command_says_what_it_deleted(run: Run, tmp_path: Path) -> None:
     done = command(["clean", str(run.root)], tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [
-        f"deleted {run.private('shards')}",
-        f"deleted {run.private('teachers')}",
-        "3.0 kB freed",
-    ]
+    deleted = [f"deleted {run.private(name)}" for name in ("shards", "teachers")]
+    assert done.stdout.splitlines() == [*deleted, "3.0 kB freed"]
     assert command(["clean", str(run.root)], tmp_path).stdout == "nothing to delete\n"
     refused = command(["clean", str(tmp_path)], tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")

@@ -4,12 +4,12 @@ import json
 import pickle
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from commands import command
 from hypothesis import given
 from hypothesis import strategies as st
 from planned import mechanism
@@ -26,7 +26,7 @@ from rayprivacy.methods.domain_private.method import reading_of
 from rayprivacy.methods.domain_private.plan import STEPS, plan_run, policy_name
 from rayprivacy.methods.domain_private.reading import FULL, REDACTED, Redacting, redacting
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
-from rayprivacy.methods.registry import load_recipe, parse_recipe
+from rayprivacy.methods.registry import load_recipe
 from rayprivacy.policies import settings
 from rayprivacy.policies.policy import MARK
 from rayprivacy.policies.settings import make_policy
@@ -35,43 +35,27 @@ from rayprivacy.runs.files import dump_recipe
 from rayprivacy.runs.outline import Outline
 from rayprivacy.tuning.trials import _require_one_account
 
-ROOT = Path(__file__).parents[2]
 SIZES = {"steps": 200, "sampling_rate": 0.012, "expected_batch": 60, "clipping_norm": 0.1}
 PRIVACY = {"epsilon": 8.0, "delta": 1e-6, "composition": "pld"}
+GIVEN = SIZES | {"noise_multiplier": 2.0}
 QUICKER = PRIVACY | {"composition": "rdp"}
 
 
-def mechanism_of(recipe: DomainPrivateRecipe) -> Any:
-    return mechanism(recipe, STEPS)
+mechanism_of = partial(mechanism, stage=STEPS)
 
 
 def _recipe(**blocks: Any) -> DomainPrivateRecipe:
     return DomainPrivateRecipe.parse({"training": SIZES, "privacy": PRIVACY} | blocks)
 
 
-@pytest.mark.parametrize("key", ["file", "train"])
-@pytest.mark.parametrize("inside", ["", "public.yaml", "deeper/public.yaml"])
-def test_a_policy_made_from_the_private_corpus_is_refused(tmp_path: Path, key: str, inside: str) -> None:
-    kind = {"file": "keywords", "train": "classifier"}[key]
-    corpus, beside = tmp_path / "corpus", tmp_path / "public.yaml"
-    beside.write_text("- seat\n")
-    policy = {"kind": kind, key: str(corpus / inside), "digest": "d"}
-    with pytest.raises(ConfigError, match=rf"policy\.{key} is .*, which (is|lies in) corpus\.source"):
-        _recipe(corpus={"source": str(corpus)}, policy=policy)
-    assert _recipe(corpus={"source": str(corpus)}, policy={"kind": kind, key: str(beside)}).policy.digest
-
-
 def test_noise_is_calibrated_for_the_noisy_steps_alone() -> None:
     recipe = _recipe(privacy=QUICKER)
     steps, every = mechanism_of(recipe), mechanism_of(_recipe(privacy=QUICKER, redacted={"schedule": "none"}))
-    assert steps == mechanism_of(recipe)
     assert 5 <= steps.event.count <= 25
     assert every.event.count == 200
     assert steps.noise_multiplier < every.noise_multiplier
-    budget = recipe.privacy.budget
-    assert 0.99 * budget.epsilon < epsilon([steps.event], budget.delta, "rdp") <= budget.epsilon
-    assert epsilon([every.event], budget.delta, "rdp") <= budget.epsilon
-    assert _recipe(training=SIZES | {"noise_multiplier": 2.0}).training.noise_multiplier == 2.0
+    assert 0.99 * 8 < epsilon([steps.event], 1e-6, "rdp") <= 8
+    assert epsilon([every.event], 1e-6, "rdp") <= 8
 
 
 def test_noise_that_falls_is_calibrated_for_the_levels_that_noisy_steps_have() -> None:
@@ -79,16 +63,14 @@ def test_noise_that_falls_is_calibrated_for_the_levels_that_noisy_steps_have() -
     falling = SIZES | {"chunk": 5, "noise_schedule": {"kind": "linear", "tau": 0.01}}
     recipe = _recipe(training=falling, privacy=QUICKER)
     steps = mechanism_of(recipe)
-    budget = recipe.privacy.budget
-    assert 0.99 * budget.epsilon < epsilon([steps.event], budget.delta, "rdp") <= budget.epsilon
+    assert 0.99 * 8 < epsilon([steps.event], 1e-6, "rdp") <= 8
     assert steps.redacted == mechanism_of(_recipe(privacy=QUICKER)).redacted
     noisy = [step for step, redacted in enumerate(steps.redacted) if not redacted]
     charged = [(leaf.event.noise_multiplier, times) for leaf, times in leaves(steps.event)]  # type: ignore[attr-defined]
     assert len(charged) > 1
     assert sum(times for _, times in charged) == 9
-    assert sorted((steps.noise_std(step) / 0.1 for step in noisy), reverse=True) == pytest.approx(
-        [sigma for sigma, times in charged for _ in range(times)]
-    )
+    made = sorted((steps.noise_std(step) / 0.1 for step in noisy), reverse=True)
+    assert made == pytest.approx([sigma for sigma, times in charged for _ in range(times)])
     named = plan_run(recipe).figures["Noise multipliers of noisy steps"]
     assert named == ", ".join(f"{sigma:.4g} ({times} steps)" for sigma, times in charged)
 
@@ -100,12 +82,10 @@ def test_micro_batches_are_clipped_where_that_is_charged() -> None:
     noisy = steps.redacted.index(False)
     assert steps.noise_std(noisy) == 2 * plain.noise_std(noisy) > 0
     assert any("16 micro-batches" in sentence for sentence in plan_run(recipe).assumptions)
-    with pytest.raises(ConfigError, match=r"training\.microbatches is 10: give a multiple of 16"):
-        plan_run(_recipe(training=SIZES | {"microbatches": 10}))
 
 
 def test_light_noise_is_the_least_that_fits_the_central_account(tmp_path: Path) -> None:
-    privacy = PRIVACY | {"ledger": f"sqlite:///{tmp_path}/ledger.db", "composition": "rdp"}
+    privacy = QUICKER | {"ledger": f"sqlite:///{tmp_path}/ledger.db"}
     central = {"account": "users", "epsilon": 40.0}
     recipe = _recipe(privacy=privacy, redacted={"central": central})
     steps, plan = mechanism_of(recipe), plan_run(recipe)
@@ -127,28 +107,19 @@ def test_light_noise_is_the_least_that_fits_the_central_account(tmp_path: Path) 
         open_account(little, plan_run(little))
 
 
-def test_public_text_may_come_first() -> None:
-    plan = plan_run(_recipe(pretrain={"source": "chitchat"}, corpus={"source": "talk.parquet"}))
-    assert [stage.name for stage in plan.stages] == ["pretraining", "scheduled DP-SGD", "synthetic text"]
-    assert plan.charges == plan_run(_recipe()).charges
-    assert any("pretrain.source" in sentence for sentence in plan.assumptions)
-
-
 def test_the_plan_says_what_the_claim_is_and_what_it_is_not() -> None:
     recipe = _recipe()
-    plan, text = plan_run(recipe), " ".join(str(Outline(recipe, plan_run(recipe))).split())
+    plan = plan_run(recipe)
+    text, noise = " ".join(str(Outline(recipe, plan)).split()), mechanism_of(recipe).noise_multiplier
     assert plan.protection.kind is AccountKind.SELECTIVE
     assert plan.policy == policy_name(recipe) == f"patterns {recipe.policy.digest}"
-    assert sum(event.count for event in plan.charges) == mechanism_of(recipe).event.count
     for said in (plan.policy, "9 of 200", "central: non-private run", "noise multiplier 0.4341", "selective"):
         assert said in text
     published = list(plan.as_published.values())
-    assert published[0] > mechanism_of(recipe).noise_multiplier
-    assert published[1] == 8.0
-    assert published[2] < 8.0, "the paper's small epsilon of a schedule is bookkeeping"
+    assert published[0] > noise
+    assert published[2] < published[1] == 8.0, "the paper's small epsilon of a schedule is bookkeeping"
     two_stages = list(plan_run(_recipe(redacted={"schedule": "step"})).as_published.values())
     assert two_stages[2] == pytest.approx(8.0, rel=0.3)
-    assert two_stages[2] > published[2]
 
 
 def test_the_reading_of_a_run_follows_what_is_charged() -> None:
@@ -185,45 +156,20 @@ def test_a_text_is_cut_when_the_policy_has_seen_all_of_it(cut: int, code: str, j
     assert copies(code) == copies("123456789") == [whole[:cut].rstrip()]
 
 
-def test_policy_schedule_and_seed_are_part_of_the_release(tmp_path: Path) -> None:
-    words = tmp_path / "words.yaml"
+def test_policy_schedule_and_seed_are_part_of_the_release_without_their_file_too(tmp_path: Path) -> None:
+    words, resolved = tmp_path / "words.yaml", tmp_path / "recipe.yaml"
     words.write_text("- seat\n")
     keywords = {"kind": "keywords", "file": str(words)}
     first = _recipe(policy=keywords)
-    others = [
-        _recipe(),
-        _recipe(policy=keywords, seed=1),
-        _recipe(policy=keywords, redacted={"schedule": "linear"}),
-    ]
+    others = [_recipe(policy=keywords, **changed) for changed in ({"seed": 1}, {"redacted": {"schedule": "linear"}})]
     words.write_text("- seat\n- flight\n")
-    others.append(_recipe(policy=keywords))
+    others += [_recipe(), _recipe(policy=keywords)]
     assert len({each.release_id for each in (first, *others)}) == 5
-    assert first.release_id == parse_recipe(first.model_dump(mode="json")).release_id
     with pytest.raises(ConfigError, match="put its public file back"):
         plan_run(first)
-
-
-def test_a_resolved_recipe_is_read_without_its_public_file(tmp_path: Path) -> None:
-    words, resolved = tmp_path / "words.yaml", tmp_path / "recipe.yaml"
-    words.write_text("- seat\n")
-    recipe = _recipe(policy={"kind": "keywords", "file": str(words)})
-    resolved.write_text(dump_recipe(recipe))
+    resolved.write_text(dump_recipe(first))
     words.unlink()
-    assert load_recipe(resolved).release_id == recipe.release_id
-
-
-def test_an_account_is_of_one_policy(tmp_path: Path) -> None:
-    privacy = PRIVACY | {"ledger": f"sqlite:///{tmp_path}/ledger.db"}
-    for kinds, refused in ((["email"], False), (["email"], False), (["date"], True)):
-        recipe = _recipe(privacy=privacy, policy={"kinds": kinds})
-        if refused:
-            with pytest.raises(LedgerError, match="protects other text"):
-                open_account(recipe, plan_run(recipe))
-            continue
-        with closing(open_account(recipe, plan_run(recipe))) as ledger:
-            account = ledger.terms("default").account
-            assert account.kind is AccountKind.SELECTIVE
-            assert account.parameters["policy"] == policy_name(recipe)
+    assert load_recipe(resolved).release_id == first.release_id
 
 
 def test_policies_that_keep_other_words_need_accounts_of_their_own(tmp_path: Path) -> None:
@@ -231,14 +177,16 @@ def test_policies_that_keep_other_words_need_accounts_of_their_own(tmp_path: Pat
 
     def recipe(prefix: str) -> DomainPrivateRecipe:
         join = {"by": "talk", "order": "turn", "prefix": prefix}
-        training = SIZES | {"noise_multiplier": 2.0}
         privacy = QUICKER | {"ledger": f"sqlite:///{tmp_path}/ledger.db"}
-        return _recipe(privacy=privacy, training=training, corpus={"join": join}, policy={"kinds": ["email"]})
+        return _recipe(privacy=privacy, training=GIVEN, corpus={"join": join}, policy={"kinds": ["email"]})
 
     first, second = recipe("USR: "), recipe("SYS: ")
     assert plan_run(first).policy != plan_run(second).policy
     assert mechanism_of(first).parameters["policy"] in plan_run(first).policy
-    open_account(first, plan_run(first)).close()
+    for _ in range(2):
+        with closing(open_account(first, plan_run(first))) as ledger:
+            account = ledger.terms("default").account
+            assert (account.kind, account.parameters["policy"]) == (AccountKind.SELECTIVE, policy_name(first))
     with pytest.raises(LedgerError, match="protects other text"):
         open_account(second, plan_run(second))
     with pytest.raises(ConfigError, match=r"corpus\.join\.prefix has 'a@b\.org', which the policy hides"):
@@ -250,21 +198,9 @@ def test_the_account_of_a_classifier_names_its_scores(tmp_path: Path, monkeypatc
     public, rows = tmp_path / "public.jsonl", [("seat on a flight", "air"), ("internet plan", "media")]
     public.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
     policy = {"kind": "classifier", "train": str(public)}
-    recipe = _recipe(policy=policy, privacy=QUICKER, training=SIZES | {"noise_multiplier": 2.0})
+    recipe = _recipe(policy=policy, privacy=QUICKER, training=GIVEN)
     made = make_policy(recipe.policy)
     assert plan_run(recipe).policy == f"classifier {made.digest}" != f"classifier {recipe.policy.digest}"
     scores = made._scores  # type: ignore[attr-defined]
     monkeypatch.setattr(settings, "_scores", lambda _: replace(scores, bias=scores.bias + 1e-6))
     assert plan_run(recipe).policy != f"classifier {made.digest}"
-
-
-def test_the_job_is_planned_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    ours = load_recipe(ROOT / "jobs" / "domain_private" / "dialog.yaml")
-    assert ours.policy.kind == "keywords"  # type: ignore[attr-defined]
-    done = command(["plan", "jobs/domain_private/dialog.yaml"], ROOT)
-    assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
-    assert "central: non-private run" in said
-    assert policy_name(ours) in said  # type: ignore[arg-type]
-    assert json.dumps(ours.model_dump(mode="json"))

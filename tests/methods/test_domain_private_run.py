@@ -2,6 +2,7 @@
 
 import json
 import signal
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from commands import command
 from dying import dying
 from small_jobs import Job, job_of, sentence
 
@@ -22,63 +22,41 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 # Steps 0 to 3 are redacted and 4 to 7 noisy, in chunks of 2: steps 0 to 5 are charged at once, and saved three times.
 FIRST, NOISY, LAST = "step-00000002", "progress 5", "step-00000008"
 CHARGED = ["create", *["reserve", "start", "commit"] * 2]
-FILES = ("model/model.safetensors", "synthetic.parquet")
-
-
-def _rows() -> list[tuple[str, int, str, str]]:
-    turns = [(f"talk-{c}", t, sentence(c, t)) for c in range(30) for t in range(3)]
-    return [
-        (talk, t, f"{said} call 555 {1000 + 7 * t} 4567", ("air", "media")[len(talk) % 2]) for talk, t, said in turns
-    ]
+JOIN = {"by": "conversation", "order": "turn", "prefix": "USR: "}
 
 
 @pytest.fixture
 def job(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
-    """30 conversations of 3 turns, with telephone numbers; a plain account of the same corpus is open already."""
-    names = ("conversation", "turn", "said", "domain")
-    columns = dict(zip(names, map(list, zip(*_rows(), strict=True)), strict=True))
-    pq.write_table(pa.table(columns), tmp_path / "talk.parquet")
-    return job_of(
-        tmp_path,
-        tiny_base,
-        method="domain_private",
-        corpus={
-            "user": "conversation",
-            "labels": ["domain"],
-            "join": {"by": "conversation", "order": "turn", "prefix": "USR: "},
-            "max_records_per_user": 1,
-        },
-        privacy={"corpus": "talks", "epsilon": 8.0},
-        codes={"values": {"domain": ["air", "media"]}},
-        redacted={"schedule": "step"},
-        training={"sampling_rate": 0.4, "expected_batch": 10, "steps": 8, "chunk": 2, "max_tokens": 24},
-        generation={"texts": 12, "max_tokens": 10},
-        resources={"cpus": 1, "actors": 1},
-    )
+    """30 conversations of 3 turns, with telephone numbers."""
+    rows = [
+        (f"talk-{talk}", turn, f"{sentence(talk, turn)} call 555 {1000 + 7 * turn} 4567", ("air", "media")[talk >= 10])
+        for talk, turn in product(range(30), range(3))
+    ]
+    columns = zip(("conversation", "turn", "said", "domain"), map(list, zip(*rows, strict=True)), strict=True)
+    pq.write_table(pa.table(dict(columns)), tmp_path / "talk.parquet")
+    corpus = {"user": "conversation", "labels": ["domain"], "join": JOIN, "max_records_per_user": 1}
+    text = {"corpus": corpus, "codes": {"values": {"domain": ["air", "media"]}}, "redacted": {"schedule": "step"}}
+    training = {"sampling_rate": 0.4, "expected_batch": 10, "steps": 8, "chunk": 2, "max_tokens": 24}
+    sizes = {"generation": {"texts": 6, "max_tokens": 10}, "resources": {"cpus": 1, "actors": 1}}
+    privacy = {"corpus": "talks", "epsilon": 8.0}
+    return job_of(tmp_path, tiny_base, method="domain_private", privacy=privacy, training=training, **text, **sizes)
 
 
 def _open_plain_account(job: Job) -> None:
-    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
-    protection = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE)
-    ledger.ensure_account("plain", *protection, Budget(3.0, 1e-6), "gdp", corpus="talks", kind=AccountKind.CENTRAL)
-    ledger.close()
+    meaning = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6), "gdp")
+    with Ledger.open(f"sqlite:///{job.folder}/ledger.db") as ledger:
+        ledger.ensure_account("plain", *meaning, corpus="talks", kind=AccountKind.CENTRAL)
 
 
 def test_a_run_leaves_a_selective_claim_its_exposure_and_what_it_promises(job: Job) -> None:
     _open_plain_account(job)
-    finished = job.run("out")
+    finished, out = job.run("out"), job.folder / "out"
     assert finished.returncode == 0, finished.stderr
     assert job.kinds() == CHARGED
     assert job.kinds("plain") == ["create", "exposure", "exposure"]
-    _check_certificate(job, job.certificate("out"))
-    _check_outputs(job.folder / "out")
-    for name in ("run.log", "certificate.json", "certificate.md", "report.html", "recipe.yaml"):
-        assert "talk-" not in (job.folder / "out" / name).read_text(), name
-
-
-def _check_certificate(job: Job, certificate: dict[str, Any]) -> None:
+    certificate, heldout = job.certificate("out"), job.metrics("out")["heldout"]
     assert certificate["kind"] == "selective"
-    policy = yaml.safe_load((job.folder / "out" / "recipe.yaml").read_text())["policy"]
+    policy = yaml.safe_load((out / "recipe.yaml").read_text())["policy"]
     named = make_policy(PolicyConfig.parse(policy), ("USR:",)).digest
     assert certificate["parameters"]["policy"] == f"patterns {named}"
     assert sum(row["count"] for row in certificate["events"]) == 4
@@ -88,63 +66,48 @@ def _check_certificate(job: Job, certificate: dict[str, Any]) -> None:
     assert len(certificate["as_published"]) == 3
     assert any(sentence.startswith("Protected is what the public policy") for sentence in certificate["assumptions"])
     assert not certificate["warnings"]
-    page = (job.folder / "out" / "certificate.md").read_text()
+    page = (out / "certificate.md").read_text()
     assert "selectively differentially private (what its policy calls sensitive, and nothing else)" in page
     assert named in page
-    url = f"sqlite:///{job.folder}/ledger.db"
-    assert command(["ledger", "verify", "--ledger", url], job.folder).returncode == 0
-    shown = command(["ledger", "show", "--ledger", url], job.folder).stdout
+    shown = job.call("ledger", "show", "--ledger", f"sqlite:///{job.folder}/ledger.db").stdout
     assert "plain: 2 runs of its corpus are non-private for it." in shown
-
-
-def _check_outputs(out: Path) -> None:
-    table = pq.read_table(out / "synthetic.parquet")
-    assert table.column_names == ["text", "domain"]
-    metrics = json.loads((out / "metrics.json").read_text())
-    assert set(metrics["heldout"]["perplexity"]) == {"base", "domain_private"}
-    assert metrics["heldout"]["releasable"] is False
+    assert pq.read_table(out / "synthetic.parquet").column_names == ["text", "domain"]
+    assert set(heldout["perplexity"]) == {"base", "domain_private"}
+    assert heldout["releasable"] is False
     assert "What the policy does not find is not protected" in (out / "model" / "README.md").read_text()
     assert "selectively" in (out / "report.html").read_text()
+    for name in ("run.log", "certificate.json", "certificate.md", "report.html", "recipe.yaml"):
+        assert "talk-" not in (out / name).read_text(), name
 
 
 @pytest.mark.exhaustive
-def test_killed_at_three_points_it_ends_in_the_same_bytes_and_charges(job: Job) -> None:
+def test_killed_at_three_points_it_ends_in_the_same_bytes_and_charges(job: Job, check_undisturbed: Any) -> None:
     for _ in range(2):  # in a chunk without a charge; then a worker in a noisy step, and the job at the last save
         patch = dying(job=[FIRST, LAST], worker=[NOISY])
         assert job.killed("out", patch, "--resume").returncode == -signal.SIGKILL
     assert len(list(job.folder.glob("died at *"))) == 3
     assert job.run("out", "--resume").returncode == 0
     assert job.kinds() == CHARGED
-    undisturbed = job.run("undisturbed")
-    assert undisturbed.returncode == 0, undisturbed.stderr
-    assert job.certificate("undisturbed") == job.certificate("out")
-    for name in FILES:
-        assert (job.folder / "undisturbed" / name).read_bytes() == (job.folder / "out" / name).read_bytes()
-    assert job.kinds() == CHARGED
+    check_undisturbed(job, "out", ["model/model.safetensors", "synthetic.parquet"])
 
 
 @pytest.mark.exhaustive
 def test_two_workers_with_zero_pay_the_same(job: Job) -> None:
     pytest.importorskip("deepspeed")
-    done = job.run("out", "-o", "resources.workers=2", "-o", "resources.zero=2")
-    assert done.returncode == 0, done.stderr
+    assert job.run("out", "-o", "resources.workers=2", "-o", "resources.zero=2").returncode == 0
     assert job.kinds() == CHARGED
 
 
 @pytest.mark.exhaustive
-def test_two_accounts_pay_for_a_run_with_light_and_falling_noise_on_a_pretrained_base(
-    job: Job, public_sentences: list[str]
-) -> None:
+def test_two_accounts_pay_for_a_run_with_light_and_falling_noise(job: Job, pretrain: dict[str, Any]) -> None:
     """The plain account of the corpus learns of no non-private run, since an account like it pays for all steps."""
     _open_plain_account(job)
-    recipe, public = yaml.safe_load(job.recipe.read_text()), job.folder / "public.jsonl"
-    public.write_text("".join(json.dumps({"text": text}) + "\n" for text in public_sentences * 8))
-    recipe["pretrain"] = {"source": str(public), "steps": 4, "batch": 4, "max_tokens": 16}
+    recipe = yaml.safe_load(job.recipe.read_text())
+    recipe["pretrain"] = pretrain | {"steps": 4, "max_tokens": 16}
     recipe["redacted"]["central"] = {"account": "users", "epsilon": 30.0}
     recipe["training"] |= {"noise_schedule": {"kind": "linear", "tau": 0.2}, "microbatches": 16}
     job.recipe.write_text(yaml.safe_dump(recipe))
-    done = job.run("out")
-    assert done.returncode == 0, done.stderr
+    assert job.run("out").returncode == 0
     assert job.kinds() == job.kinds("users") == CHARGED
     assert job.kinds("plain") == ["create"]
     certificate = job.certificate("out")
@@ -155,22 +118,17 @@ def test_two_accounts_pay_for_a_run_with_light_and_falling_noise_on_a_pretrained
     assert {"users", "plain"} == {each["account"] for each in certificate["other_accounts"]}
     assert not certificate["exposures"]
     assert not certificate["warnings"]
-    metrics = json.loads((job.folder / "out" / "metrics.json").read_text())
-    assert set(metrics["heldout"]["perplexity"]) == {"base", "pretrained", "domain_private"}
-    audited = job.call("audit", str(job.folder / "out"), "--users", "8")
-    assert audited.returncode == 0, audited.stderr
+    assert set(job.metrics("out")["heldout"]["perplexity"]) == {"base", "pretrained", "domain_private"}
+    assert job.call("audit", str(job.folder / "out"), "--users", "8").returncode == 0
 
 
 @pytest.mark.exhaustive
 def test_audits_and_shadow_models_read_full_conversations(job: Job) -> None:
     """Shadow models learn documents that are joined already, and a planted secret is a document of its own."""
-    recipe = yaml.safe_load(job.recipe.read_text())
-    recipe["audit"] = {"canaries": {"kinds": ["phone"], "repetitions": [6], "candidates": 50}}
-    job.recipe.write_text(yaml.safe_dump(recipe))
-    ran = job.run("out")
-    assert ran.returncode == 0, ran.stderr
-    done = job.call("audit", str(job.folder / "out"), "--shadows", "4", "--users", "6")
-    assert done.returncode == 0, done.stderr
+    canaries = {"kinds": ["phone"], "repetitions": [6], "candidates": 50}
+    job.recipe.write_text(job.recipe.read_text() + yaml.safe_dump({"audit": {"canaries": canaries}}))
+    assert job.run("out").returncode == 0
+    assert job.call("audit", str(job.folder / "out"), "--shadows", "4", "--users", "6").returncode == 0
     audit = json.loads((job.folder / "out" / "audit.json").read_text())
     assert audit["membership"]
     assert audit["canaries"][0]["trained_users"] > 0

@@ -1,37 +1,61 @@
 """One recipe through the whole house, by the command line, as a user would run it."""
 
-import json
 import stat
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from recipes import EVALUATION, SEQPATE
+from small_jobs import Job, job_of, write_talk
 
+import rayprivacy as rp
+from rayprivacy.blocks import match as matching
+from rayprivacy.ledger.charges import Charge
 from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.registry import load_recipe, parse_recipe
+from rayprivacy.methods.seqpate import method as seqpate
+from rayprivacy.methods.seqpate.public_side import ensemble
 from rayprivacy.teachers.workspace import Workspace
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 Done = subprocess.CompletedProcess[str]
+LORA = {"kind": "lora", "layers": 1, "steps": 5, "warm_steps": 0}
+MATCH = {"candidates": 2, "topics": 3, "noise_multiplier": 4.0}
+CHARGED = ["create", *["reserve", "start", "commit"] * 2]
 
 
 @pytest.fixture(scope="module")
-def first(shared_job: Any) -> Done:
-    """One undisturbed run, which several tests look at and none changes."""
-    done: Done = shared_job.run("first")
+def whole(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, pretrain: dict[str, Any], local_ray: Path) -> Job:
+    """Teachers and a LoRA student of a pretrained model, and users who vote for its texts."""
+    folder = tmp_path_factory.mktemp("job")
+    write_talk(folder / "talk.parquet")
+    blocks = SEQPATE | {"student": LORA, "match": MATCH, "pretrain": pretrain}
+    return job_of(folder, tiny_base, **blocks, evaluation=EVALUATION)
+
+
+@pytest.fixture(scope="module")
+def first(whole: Job, stopped_at: Any) -> Done:
+    """One run, stopped when the users have voted and finished, which several tests look at and none changes."""
+    specs, real, out = [], seqpate.cache_features, whole.folder / "first"
+    with pytest.MonkeyPatch.context() as patch, stopped_at(matching, "raked"):
+        patch.setattr(seqpate, "cache_features", lambda spec, *more: specs.append(spec) or real(spec, *more))
+        whole.run("first")
+    assert not (out / "synthetic.parquet").exists()
+    assert whole.kinds() == CHARGED
+    assert [Path(spec.model.base).parent for spec in specs] == [out / "public"], "of the pretrained model"
+    done: Done = whole.run("first", "--resume")
     assert done.returncode == 0, done.stderr
     return done
 
 
-def stored_votes(job: Any) -> bytes:
-    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
-    release = next(entry.release_id for entry in ledger.entries("talk") if entry.release_id)
-    (charge,) = ledger.charges_of("talk", release)
-    output = ledger.output(charge)
-    ledger.close()
-    assert output is not None
-    return output
+def released(job: Job) -> list[tuple[Charge, bytes | None]]:
+    """Charges of the one release, and what was drawn for each."""
+    with Ledger.open(f"sqlite:///{job.folder}/ledger.db") as ledger:
+        (release,) = {entry.release_id for entry in ledger.entries("talk") if entry.release_id}
+        return [(charge, ledger.output(charge)) for charge in ledger.charges_of("talk", release)]
 
 
 def teachers(out: Path) -> dict[str, bytes]:
@@ -40,85 +64,99 @@ def teachers(out: Path) -> dict[str, bytes]:
     return {name: tensor.numpy().tobytes() for name, tensor in state.items()}
 
 
-def test_a_run_leaves_everything_it_promises(shared_job: Any, first: Done) -> None:
-    out = shared_job.folder / "first"
-    certificate = shared_job.certificate("first")
+def texts(path: Path) -> list[str]:
+    return list(pq.read_table(path)["text"].to_pylist())
+
+
+def test_a_run_leaves_everything_it_promises(whole: Job, first: Done, check_pretrained: Any) -> None:
+    out, certificate, metrics = whole.folder / "first", whole.certificate("first"), whole.metrics("first")
     assert (certificate["epsilon"], certificate["delta"], certificate["unit"]) == (3.0, 1e-6, "user")
     assert certificate["events"][0]["count"] == 40
-    assert pq.read_table(out / "synthetic.parquet").num_rows == 8
-    metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["synthetic"]["releasable"] is True
     assert metrics["heldout"]["releasable"] is False
-    assert set(metrics["heldout"]["perplexity"]) == {"base", "base_pseudo", "student", "nonprivate"}
-    assert "epsilon = 3" in first.stdout
-    assert "internal" in first.stdout
-    for name in ("recipe.yaml", "certificate.md", "report.html", "run.log", "model/config.json", "model/README.md"):
+    losses = metrics["synthetic"]["pretraining"]
+    assert losses["loss_after"] < losses["loss_before"] - 0.5
+    check_pretrained(whole, "first", "model.layers.0.self_attn.q_proj.weight")
+    for figures in (metrics["heldout"]["perplexity"], metrics["heldout"]["bleu"]):
+        assert list(figures) == ["base", "pretrained", "base_pseudo", "student", "nonprivate"]
+        assert figures["base_pseudo"] == figures["pretrained"], "there was no warm start"
+    assert len(set(metrics["heldout"]["perplexity"].values())) == 4
+    assert all(said in first.stdout for said in ("epsilon = 3", "internal"))
+    for name in ("recipe.yaml", "certificate.md", "run.log", "model/config.json", "model/README.md"):
         assert (out / name).is_file(), name
-    assert shared_job.kinds().count("commit") == 1
+    assert not (out / "evaluation.json").exists(), "a comparison that nobody asked for"
+    assert "Base model after pretraining" in (out / "report.html").read_text()
+    plain = parse_recipe(load_recipe(whole.recipe).model_dump(mode="json") | {"pretrain": None})
+    assert [charge.event for charge, _ in released(whole)] == rp.plan(plain).plan.charges
+    assert whole.kinds() == CHARGED
 
 
-def test_private_things_stay_private(shared_job: Any, first: Done) -> None:
-    out = shared_job.folder / "first"
-    secret = (shared_job.folder / "secret.key").read_bytes()
-    for path in [shared_job.folder / "secret.key", *(out / "private").rglob("*")]:
+@pytest.mark.usefixtures("first")
+def test_the_texts_are_those_that_the_users_vote_for_once(whole: Job) -> None:
+    certificate, metrics, out = whole.certificate("first"), whole.metrics("first"), whole.folder / "first"
+    assert certificate["events"][-1]["sigma_eff"] == 4.0
+    names = ["release gate", "topics and lengths", "all stages together"]
+    assert [stage["name"] for stage in certificate["stages"]] == names
+    assert certificate["stages"][-1]["epsilon"] <= certificate["epsilon"] * (1 + 1e-6)
+    found, candidates = texts(out / "synthetic.parquet"), texts(out / "public" / "candidates.parquet")
+    assert (len(found), len(candidates)) == (8, 16)
+    assert all(any(each.startswith(text) for each in candidates) for text in found), "whole, or cut after a sentence"
+    assert metrics["synthetic"]["texts"] == 8
+    assert metrics["synthetic"]["match"]["candidates"] == 16
+    assert set(metrics["synthetic"]["match"]["total_variation_to_votes"]) == {"topics", "lengths"}
+
+
+def test_private_things_stay_private(whole: Job, first: Done) -> None:
+    out = whole.folder / "first"
+    secret = (whole.folder / "secret.key").read_bytes()
+    for path in [whole.folder / "secret.key", *(out / "private").rglob("*")]:
         mode = stat.S_IMODE(path.stat().st_mode)
         assert mode == (0o700 if path.is_dir() else 0o600), path.name
     shared = [path for path in out.rglob("*") if path.is_file() and "private" not in path.relative_to(out).parts]
-    spoken = "the cat sat on my mat"  # a run of private words that no public text has
+    spoken = b"the cat sat on my mat"  # a run of private words that no public text has
     for text in [first.stdout.encode(), first.stderr.encode(), *(path.read_bytes() for path in shared)]:
-        assert secret not in text
-        assert secret.hex().encode() not in text
-        assert b"user-7" not in text
-        assert spoken.encode() not in text
+        assert not [each for each in (secret, secret.hex().encode(), b"user-7", spoken) if each in text]
 
 
 @pytest.mark.usefixtures("first")
-def test_performance_settings_change_nothing_that_is_released(shared_job: Any) -> None:
-    votes = stored_votes(shared_job)
-    again = shared_job.run("second", "-o", "resources.actors=2")
-    assert again.returncode == 0, again.stderr
-    assert teachers(shared_job.folder / "first") == teachers(shared_job.folder / "second")
-    assert stored_votes(shared_job) == votes
-    assert shared_job.kinds().count("commit") == 1
-    first, second = (shared_job.folder / name / "synthetic.parquet" for name in ("first", "second"))
-    assert pq.read_table(first).equals(pq.read_table(second))
-    assert shared_job.certificate("first") == shared_job.certificate("second")
+def test_performance_settings_change_nothing_that_is_released(whole: Job) -> None:
+    votes, outs = released(whole), [whole.folder / name for name in ("first", "second")]
+    assert whole.run("second", "-o", "resources.actors=2").returncode == 0
+    assert teachers(outs[0]) == teachers(outs[1])
+    assert released(whole) == votes
+    assert whole.kinds() == CHARGED
+    assert pq.read_table(outs[0] / "synthetic.parquet").equals(pq.read_table(outs[1] / "synthetic.parquet"))
+    assert whole.certificate("first") == whole.certificate("second")
 
 
 @pytest.mark.usefixtures("first")
-def test_the_account_refuses_before_any_work(shared_job: Any) -> None:
-    refused = shared_job.run("refused", "-o", "seed=1")
-    assert refused.returncode == 3
-    assert refused.stderr.count("\n") == 1
+def test_the_account_refuses_before_any_work_and_nothing_is_overwritten_by_accident(whole: Job) -> None:
+    refused = whole.run("refused", "-o", "seed=1")
+    assert (refused.returncode, refused.stderr.count("\n")) == (3, 1)
     assert "3" in refused.stderr
-    assert "Traceback" not in refused.stderr
-    assert not (shared_job.folder / "refused").exists()
-    assert shared_job.kinds().count("commit") == 1
+    assert not (whole.folder / "refused").exists()
+    for more, says in (([], "--resume"), (["--resume", "-o", "seed=3"], "another recipe")):
+        again = whole.run("first", *more)
+        assert again.returncode == 2
+        assert says in again.stderr
+    assert whole.kinds() == CHARGED
 
 
-@pytest.mark.exhaustive
-def test_another_corpus_is_another_charge(job: Any) -> None:
-    book = ["ledger", "create", "--ledger", f"sqlite:///{job.folder}/ledger.db", "--account", "talk", "--epsilon", "8"]
-    created = job.call(*book)
-    assert created.returncode == 0, created.stderr
-    assert job.run("first").returncode == 0
-    before = job.certificate("first")
-    table = pq.read_table(job.folder / "talk.parquet")
-    # Half of the users go: one alone might be a held-out user, whose absence changes no vote and costs nothing.
-    pq.write_table(table.slice(60), job.folder / "talk.parquet")
-    grown = job.run("first", "--resume")
-    assert grown.returncode == 0, grown.stderr
-    assert job.kinds().count("commit") == 2
-    # No parameter follows the corpus: with half of the users, the certificate differs in digests and spending alone.
-    after, changed = job.certificate("first"), {"corpus_digest", "ledger_head", "spent_diagnostic", "events"}
-    assert {name for name in before if before[name] != after[name]} == changed
-    assert after["events"] == before["events"] * 2  # one for each corpus
-    assert len(list((job.folder / "first" / "public").glob("student-*.safetensors"))) == 2
+@pytest.mark.parametrize("share", [0.0, 0.25])
+def test_actors_compute_on_a_gpu_where_they_reserve_a_share_of_one(share: float, job: Job, tmp_path: Path) -> None:
+    for name in ("basis.safetensors", "warm.safetensors"):
+        (tmp_path / name).write_bytes(b"public")
+    recipe = load_recipe(job.recipe, [f"resources.gpus_per_actor={share}"])
+    (tmp_path / "private").mkdir()
+    run: Any = SimpleNamespace(recipe=recipe, root=tmp_path, public=tmp_path.joinpath, private=tmp_path.joinpath)
+    backbone: Any = SimpleNamespace(digest="of the base")
+    assert ensemble(run, backbone, recipe.model).gpu is (share > 0)
 
 
-def test_bad_input_is_one_sentence(job: Any) -> None:
-    for option, word in (("corpus.usr=who", "corpus.user"), ("privacy.epsilon=-1", "epsilon"), ("corpus.text=x", "x")):
-        failed = job.run("bad", "-o", option)
+def test_bad_input_is_one_sentence(job: Job) -> None:
+    options = {"corpus.usr=who": "corpus.user", "privacy.epsilon=-1": "epsilon", "corpus.text=x": "x"}
+    for option, word in (options | {"model.base=/nowhere/at/all": "model.base"}).items():
+        failed = job.run(f"bad {word}", "-o", option)
         assert failed.returncode == 2, failed.stderr
         assert word in failed.stderr
         assert "Traceback" not in failed.stderr
@@ -126,7 +164,7 @@ def test_bad_input_is_one_sentence(job: Any) -> None:
 
 
 @pytest.mark.exhaustive
-def test_the_real_model_on_real_chat(job: Any) -> None:
+def test_the_real_model_on_real_chat(job: Job) -> None:
     small = [
         "model={base: smollm2-135m, dtype: bfloat16}",
         "corpus={source: chitchat, max_records_per_user: 1}",
@@ -135,10 +173,9 @@ def test_the_real_model_on_real_chat(job: Any) -> None:
         "evaluation={users: 5, completions: 2, nonprivate_steps: 2}",
         "generation={texts: 8, max_tokens: 12}",
     ]
-    done = job.run("real", *(part for option in small for part in ("-o", option)))
-    assert done.returncode == 0, done.stderr
-    texts = pq.read_table(job.folder / "real" / "synthetic.parquet")["text"].to_pylist()
-    assert len(set(texts)) > 4
-    assert all(texts)
-    perplexity = json.loads((job.folder / "real" / "metrics.json").read_text())["heldout"]["perplexity"]
+    assert job.run("real", *(part for option in small for part in ("-o", option))).returncode == 0
+    found = texts(job.folder / "real" / "synthetic.parquet")
+    assert len(set(found)) > 4
+    assert all(found)
+    perplexity = job.metrics("real")["heldout"]["perplexity"]
     assert 20 < perplexity["nonprivate"] < perplexity["base"] < 2000

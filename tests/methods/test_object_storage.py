@@ -1,19 +1,18 @@
-"""A real run kept in S3, killed on one machine and finished on another: one charge, and nothing private in the bucket.
-
-The second machine has another local folder. What both share is what a cluster's nodes share: corpus, key and ledger.
-"""
+"""Real runs kept in S3, killed on one machine, finished on another that shares corpus, key and ledger: one charge."""
 
 import json
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from commands import command
 from s3_server import Bucket, serving
+from small_jobs import Job
 
 pytestmark = pytest.mark.slow
 
@@ -29,49 +28,42 @@ def bucket() -> Iterator[Bucket]:
         yield found
 
 
-def machine(job: Any, number: int) -> list[str]:
+def machine(job: Job, number: int) -> list[str]:
     return ["--work", str(job.folder / f"machine-{number}")]
 
 
-def finished_elsewhere(job: Any, uri: str, patch: str, *options: str) -> subprocess.CompletedProcess[str]:
+def finished_elsewhere(job: Job, uri: str, patch: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Killed on the first machine when the charge is committed, finished on the second from what the store has."""
     assert job.killed(uri, patch, *machine(job, 1), alone=True).returncode == -signal.SIGKILL
-    before = job.kinds()
+    before, words = job.kinds(), ["run", str(job.recipe), "--out", uri, *machine(job, 2)]
     assert "commit" in before
-    refused = job.call("run", str(job.recipe), "--out", uri, *machine(job, 2))
+    refused = job.call(*words)
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"rayprivacy: {uri.partition('?')[0]} holds a run already")
-    resumed = job.call("run", str(job.recipe), "--out", uri, "--resume", *machine(job, 2), *options)
+    resumed = job.call(*words, "--resume", *options)
     assert resumed.returncode == 0, resumed.stderr
     assert job.kinds() == before, "the second machine was charged, or drew, again"
     assert "endpoint" not in resumed.stdout + resumed.stderr
     return resumed
 
 
-def teachers(job: Any, number: int) -> dict[str, bytes]:
-    folder = job.folder / f"machine-{number}" / "private" / "teachers"
-    return {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
-
-
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
-def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: Any, bucket: Bucket) -> None:
+def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: Job, bucket: Bucket) -> None:
     uri = bucket.uri("seqpate")
     finished_elsewhere(job, uri, SEQPATE, "--mirror-private")
-    assert job.kinds() == ["create", "reserve", "start", "commit"]
-    assert teachers(job, 1) == teachers(job, 2), "the second machine trained them anew, from nothing of the first"
-    certificate = bucket.read("seqpate/certificate.json")
+    certificate, began = bucket.read("seqpate/certificate.json"), time.time()
     # The second run mirrored its private files, so a third machine has no teacher to train.
-    began = time.time()
-    third = job.call("run", str(job.recipe), "--out", uri, "--resume", *machine(job, 3), "--mirror-private")
-    assert third.returncode == 0, third.stderr
+    third = ["run", str(job.recipe), "--out", uri, "--resume", *machine(job, 3), "--mirror-private"]
+    assert job.call(*third).returncode == 0
     assert bucket.read("seqpate/certificate.json") == certificate
     assert job.kinds() == ["create", "reserve", "start", "commit"]
-    assert teachers(job, 3) == teachers(job, 2)
+    folders = [job.folder / f"machine-{number}" / "private" / "teachers" for number in (1, 2, 3)]
+    first, *others = ({path.name: path.read_bytes() for path in each.glob("*.safetensors")} for each in folders)
+    assert others == [first, first], "the second machine trained them anew, from nothing of the first"
     log = [json.loads(line) for line in (job.folder / "machine-3" / "run.log").read_text().splitlines()]
     training = next(line["time"] for line in log if line["time"] > began and line["stage"] == "teachers")
-    assert all(path.stat().st_mtime < training for path in (job.folder / "machine-3/private/teachers").iterdir())
-    # Cleaning from a machine that has only the store takes the private files out of it.
+    assert all(path.stat().st_mtime < training for path in folders[2].iterdir())
     cleaned = job.call("clean", uri, *machine(job, 4))
     assert "private files in s3://runs/seqpate" in cleaned.stdout
     assert b'"private/' not in bucket.read("seqpate/manifest.json")
@@ -80,14 +72,13 @@ def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: 
 
 @pytest.mark.timeout(900)
 @pytest.mark.exhaustive
-def test_the_generator_goes_on_elsewhere_with_the_weights_that_were_released(generator: Any, bucket: Bucket) -> None:
+def test_the_generator_goes_on_elsewhere_with_the_weights_that_were_released(generator: Job, bucket: Bucket) -> None:
     uri = bucket.uri("generator")
     resumed = finished_elsewhere(generator, uri, GENERATOR)
     public = [generator.folder / f"machine-{number}" / "public" for number in (1, 2)]
     first, second = (next(folder.glob("trained-*.safetensors")).read_bytes() for folder in public)
     assert first == second
     assert not (generator.folder / "machine-2/private/training").exists(), "it trained again"
-    # Whoever reads the bucket finds what a run directory has, under the same names, and nothing private.
     assert "s3://runs/generator/synthetic.parquet" in resumed.stdout
     assert {"synthetic.parquet", "certificate.json", "report.html", "model/config.json"} <= bucket.names("generator")
     stored = bucket.everything("generator")
@@ -99,9 +90,9 @@ def test_the_generator_goes_on_elsewhere_with_the_weights_that_were_released(gen
     assert b"<html" in bucket.read("generator/report-public.html")
 
 
-def test_options_for_a_uri_do_not_go_with_a_path(job: Any) -> None:
-    failed = job.run("plain", "--mirror-private")
+def test_options_for_a_uri_do_not_go_with_a_path(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("method: generator\n")
+    failed = command(["run", "recipe.yaml", "--out", "plain", "--mirror-private"], tmp_path)
     assert failed.returncode == 2
     assert "--mirror-private" in failed.stderr
-    assert not (job.folder / "plain").exists()
-    assert not (job.folder / "ledger.db").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]

@@ -4,8 +4,8 @@ import io
 import re
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -13,11 +13,11 @@ import pytest
 import ray
 from ray.util.metrics import Gauge
 from rich.console import Console
+from small_jobs import Job
 
 from rayprivacy.core.files import write_atomic
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd import train
-from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
 from rayprivacy.methods.seqpate import method as seqpate
 from rayprivacy.runs import progress
@@ -30,133 +30,90 @@ pytestmark = pytest.mark.usefixtures("local_ray")  # gauges would start a Ray of
 OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}  # the tags of every metric, beside otel_*
 STEPS_OF = ("rayprivacy_progress", "steps_done")
 OURS = ("ray_rayprivacy_progress", "ray_rayprivacy_rate")
-RUNS = {
-    "job": {
-        "parts_sharded": 3,
-        "sentences_written": 24,
-        "warm_steps_done": 5,
-        "parts_encoded": 3,
-        "teachers_trained": 12,
-        "queries_voted": 40,
-        "student_steps_done": 5,
-        "texts_written": 8,
-    },
-    "generator": {"parts_sharded": 16, "steps_done": 6, "texts_written": 12},
-}
-
-
-class RecordingGauge(Gauge):
-    """Ray's gauge, which also remembers what it was told."""
-
-    told: list[tuple[str, str, float]]
-
-    def set(self, value: float | None, tags: dict[str, str] | None = None) -> None:
-        assert value is not None
-        assert tags is not None
-        self.told.append((self._name, tags["what"], value))
-        super().set(value, tags)
-
-
-class BrokenGauge(Gauge):
-    """Fails whenever it is told something."""
-
-    def set(self, value: float | None, tags: dict[str, str] | None = None) -> None:
-        raise RuntimeError("the metrics agent is gone")
+Told = list[tuple[str, str, float]]
+READ = {"parts_sharded": 3, "parts_encoded": 3, "sentences_written": 24, "teachers_trained": 12, "queries_voted": 40}
+LEARNT = {"warm_steps_done": 5, "student_steps_done": 5, "texts_written": 8}
+RUNS = {"job": READ | LEARNT, "generator": {"parts_sharded": 16, "steps_done": 6, "texts_written": 12}}
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, float]]:
-    """Everything that any progress gauge is told, in order."""
-    RecordingGauge.told = []
-    monkeypatch.setattr(progress, "Gauge", RecordingGauge)
-    return RecordingGauge.told
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    """Everything that any progress gauge is told, in order; Ray hears it too."""
+    heard: Told = []
+
+    class Hearing(Gauge):
+        def set(self, value: Any, tags: Any = None) -> None:
+            heard.append((self._name, tags["what"], value))
+            super().set(value, tags)
+
+    monkeypatch.setattr(progress, "Gauge", Hearing)
+    return heard
 
 
-def _run(job: Any, out: str, account: str) -> str:
-    recipe = load_recipe(job.recipe, [f"privacy.account={account}"])
-    console = Console(file=io.StringIO())
-    drive(method_of(recipe), recipe, job.folder / out, resume=False, console=console, measured=False)
+def _run(job: Job, account: str) -> str:
+    recipe, console = load_recipe(job.recipe, [f"privacy.account={account}"]), Console(file=io.StringIO())
+    drive(method_of(recipe), recipe, job.folder / account, resume=False, console=console, measured=False)
     return recipe.release_id
 
 
-def _scraped(release: str) -> dict[tuple[str, str], tuple[dict[str, str], float]]:
-    """Tags and value by (gauge, what) of one release."""
+def _scraped(release: str, expected: dict[tuple[str, str], float]) -> list[dict[str, str]]:
+    """The tags of all gauges of a release, when these have the values that are expected, by gauge and what."""
     (node,) = ray.nodes()
-    endpoint = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    with urllib.request.urlopen(endpoint, timeout=10) as page:
-        rows = [row for row in page.read().decode().splitlines() if row.startswith(OURS) and release in row]
-    found = {}
-    for row in rows:
-        tags = dict(re.findall(r'(\w+)="([^"]*)"', row))
-        found[row.partition("{")[0], tags["what"]] = tags, float(row.split()[-1])
-    return found
-
-
-def _wait(release: str, expected: dict[tuple[str, str], float]) -> dict[tuple[str, str], tuple[dict[str, str], float]]:
-    until = time.monotonic() + 30
+    endpoint, until = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics", time.monotonic() + 30
     while True:
-        found = _scraped(release)
-        if {name: value for name, (_, value) in found.items()} == expected:
-            return found
+        with urllib.request.urlopen(endpoint, timeout=10) as page:
+            rows = [row for row in page.read().decode().splitlines() if row.startswith(OURS) and release in row]
+        tags = [dict(re.findall(r'(\w+)="([^"]*)"', row)) for row in rows]
+        names = [(row.partition("{")[0], each["what"]) for row, each in zip(rows, tags, strict=True)]
+        found = dict(zip(names, (float(row.split()[-1]) for row in rows), strict=True))
+        if found == expected:
+            return tags
         assert time.monotonic() < until, found
-        time.sleep(0.5)
+        time.sleep(0.1)
 
 
-def _last(told: list[tuple[str, str, float]]) -> dict[tuple[str, str], float]:
-    """The last value of every gauge."""
+def _last(told: Told) -> dict[tuple[str, str], float]:
     return {(gauge, what): value for gauge, what, value in told}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("which", ["job", pytest.param("generator", marks=pytest.mark.exhaustive)])
-def test_prometheus_sees_public_counts_of_a_run_and_nothing_else(
-    which: str, request: pytest.FixtureRequest, told: list[tuple[str, str, float]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prometheus_sees_public_counts_of_a_run_alone(which: str, request: Any, told: Told, monkeypatch: Any) -> None:
     monkeypatch.setattr(train, "POLL_SECONDS", 0.005)  # no step is missed
     job, counts = request.getfixturevalue(which), RUNS[which]
-    release = _run(job, "out", "talk")
-    gauges = ("ray_rayprivacy_progress", "ray_rayprivacy_progress_total")
+    release = _run(job, "talk")
+    gauges = (OURS[0], f"{OURS[0]}_total")
     expected = {(gauge, what): float(count) for gauge in gauges for what, count in counts.items()}
     if "steps_done" in counts:
-        expected |= {("ray_rayprivacy_rate", what): 0.0 for what in RATES}
-    for tags, _ in _wait(release, expected).values():
+        expected |= {(OURS[1], what): 0.0 for what in RATES}
+    for tags in _scraped(release, expected):
         assert {tag for tag in tags if not tag.startswith("otel_scope_")} - OF_RAY == {"release", "what"}
         assert tags["release"] == release
     first = _last(told)
     if "steps_done" in counts:  # before the first of them, when the workers can begin it
-        assert next(value for gauge, what, value in told if (gauge, what) == STEPS_OF) == 0
+        assert next(value for *name, value in told if name == [*STEPS_OF]) == 0
     told.clear()
     # Three users of thirty, and empty shards: whoever watches the gauges sees the same.
     table = pq.read_table(job.folder / "talk.parquet")
     pq.write_table(table.slice(0, len(table) // 10), job.folder / "talk.parquet")
-    assert _run(job, "few", "others") == release
+    assert _run(job, "others") == release
     assert _last(told) == first
 
 
-class _Pool:
-    """Pieces of an ensemble that finish out of order."""
-
-    def train(self) -> Iterator[range]:
-        yield from (range(6, 7), range(3), range(3, 6))
-
-
 def _counted(tmp_path: Path) -> None:
-    """The stage of SeqPATE that trains 7 teachers, 3 in a piece; the last piece has one."""
+    """The stage of SeqPATE that trains 7 teachers, 3 in a piece, out of order; the last piece has one."""
     recipe = parse_recipe({"method": "seqpate", "teachers": {"count": 7, "stack": 3}})
     plan = method_of(recipe).planned(recipe)
     run = Run.open(tmp_path / "run", recipe, resume=False, console=Console(file=io.StringIO()))
-    gauges = ProgressGauges("a-release", totals(plan))
+    pool: Any = SimpleNamespace(train=lambda: (range(6, 7), range(3), range(3, 6)))
     unused: Any = None
-    seqpate._train(RunContext(run, plan, unused, Key.for_tests(), gauges), _Pool())  # type: ignore[arg-type]
+    seqpate._train(RunContext(run, plan, unused, Key.for_tests(), ProgressGauges("a-release", totals(plan))), pool)
 
 
-def test_teachers_are_counted_as_they_finish(told: list[tuple[str, str, float]], tmp_path: Path) -> None:
+def test_teachers_are_counted_as_they_finish(told: Told, tmp_path: Path) -> None:
     _counted(tmp_path)
-    assert [value for gauge, what, value in told if (gauge, what) == ("rayprivacy_progress", "teachers_trained")] == [
-        0, 1, 4, 7,
-    ]  # fmt: skip
-    assert _last(told)["rayprivacy_progress_total", "teachers_trained"] == 7
+    assert [value for *name, value in told if name == ["rayprivacy_progress", "teachers_trained"]] == [0, 1, 4, 7]
 
 
 def test_the_start_of_the_workers_is_no_time_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,27 +129,24 @@ def test_the_start_of_the_workers_is_no_time_of_steps(tmp_path: Path, monkeypatc
     assert (said[0], said[-1], {*said}) == (4, 6, {4, 6})
 
 
-def test_each_training_of_a_run_has_a_total_of_its_own(told: list[tuple[str, str, float]]) -> None:
+def test_each_training_of_a_run_has_a_total_of_its_own(told: Told) -> None:
     gauges = ProgressGauges("a-release", {"steps_done": 80}, lambda: 0.0)
     for total in (20, 80):
         gauges.steps(1.0, total)(20)
         last = _last(told)
-        assert last["rayprivacy_progress_total", "steps_done"] == total
-        assert last["rayprivacy_progress", "steps_done"] == 20
+        assert (last[STEPS_OF], last["rayprivacy_progress_total", "steps_done"]) == (20, total)
 
 
-def test_the_rate_counts_steps_and_nominal_tokens(told: list[tuple[str, str, float]]) -> None:
+def test_the_rate_counts_steps_and_nominal_tokens(told: Told) -> None:
     now = 0.0
-    training = DpSgdConfig(steps=1000, expected_batch=10, max_tokens=12)
-    nominal = training.expected_batch * training.max_tokens
-    tell = ProgressGauges("a-release", {"steps_done": 1000}, lambda: now).steps(nominal)
+    tell = ProgressGauges("a-release", {"steps_done": 1000}, lambda: now).steps(10 * 12)
 
     def after(seconds: float, done: int) -> float:
         nonlocal now
         now += seconds
         tell(done)
         last = _last(told)
-        assert last["rayprivacy_progress", "steps_done"] == done
+        assert last[STEPS_OF] == done
         assert last["rayprivacy_rate", "tokens_per_second"] == last["rayprivacy_rate", "steps_per_second"] * 120
         return last["rayprivacy_rate", "steps_per_second"]
 
@@ -207,43 +161,32 @@ def test_the_rate_counts_steps_and_nominal_tokens(told: list[tuple[str, str, flo
 
 
 def test_a_run_goes_on_when_metrics_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(progress, "Gauge", BrokenGauge)
+    def fails(*_: Any, **__: Any) -> Any:
+        raise OSError("no Ray, or no metrics agent")
+
+    monkeypatch.setattr(Gauge, "set", fails)
     _counted(tmp_path)
-
-    def no_gauge(*_: Any) -> Any:
-        raise OSError("no Ray")
-
-    monkeypatch.setattr(progress, "Gauge", no_gauge)
+    monkeypatch.setattr(progress, "Gauge", fails)
     ProgressGauges("a-release", {"steps_done": 9}).steps(1.0)(3)
 
 
-def test_figures_are_said_again_until_the_run_ends(
-    told: list[tuple[str, str, float]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_are_said_again_until_the_run_ends(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "REPEAT_SECONDS", 0.01)
     with progress_gauges("a-release", {"queries_voted": 4}) as gauges:
         gauges.show("queries_voted", 3)
         until = time.monotonic() + 10
         while len(told) < 20 and time.monotonic() < until:
             time.sleep(0.01)
-    assert len(told) >= 20
-    assert _last(told) == {
-        ("rayprivacy_progress", "queries_voted"): 3,
-        ("rayprivacy_progress_total", "queries_voted"): 4,
-    }
-    said = len(told)
+    said, what = len(told), "queries_voted"
+    assert _last(told) == {("rayprivacy_progress", what): 3, ("rayprivacy_progress_total", what): 4}
     time.sleep(0.1)
-    assert len(told) == said
+    assert len(told) == said >= 20
 
 
-def test_only_what_the_plan_counts_can_be_shown() -> None:
-    gauges = ProgressGauges("a-release", {"steps_done": 2})
+def test_only_what_the_plan_counts_can_be_shown_and_a_quiet_run_is_not_seen(told: Told) -> None:
+    """Such are trials of a selection: their number is secret."""
+    gauges = ProgressGauges("a-release", {"steps_done": 2}, shown=False)
     gauges.show("steps_done", 1)
+    assert told == []
     with pytest.raises(KeyError):
         gauges.show("users", 0)
-
-
-def test_a_quiet_run_is_not_seen(told: list[tuple[str, str, float]]) -> None:
-    """Trials of a selection: their number is secret."""
-    ProgressGauges("a-release", {"steps_done": 2}, shown=False).show("steps_done", 1)
-    assert told == []
