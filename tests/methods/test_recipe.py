@@ -157,7 +157,7 @@ SAME = """resources.actors=3 resources.address=auto resources.features=elsewhere
 OTHER = """seed=1 prompts=prompts.txt privacy.epsilon=3.5 privacy.delta=1e-7 teachers.count=999 teachers.max_steps=7
     teachers.epochs=7 teachers.kind=lora teachers.stack=49 votes.queries=999 votes.top_k=49 votes.top_p=1.0
     votes.clip=0.3 votes.ballot=top1 votes.select=entropy votes.rounds=2 student.seed=1 student.warm_steps=59
-    pseudo.seed=1 corpus.source=chats.parquet corpus.max_records_per_user=99 model.dtype=float32 model.base=other"""
+    corpus.source=chats.parquet corpus.max_records_per_user=99 model.dtype=float32 model.base=other"""
 
 
 def test_performance_post_processing_and_bookkeeping_are_the_same_release() -> None:
