@@ -18,7 +18,7 @@ from zygote import Forked, fork
 from rayprivacy.cluster.submit import connect
 
 TOKEN = "0123456789abcdef" * 4
-METRICS = {"RAY_metrics_report_interval_ms": "2000"}  # not ten seconds, in which a small run comes and goes
+METRICS = {"RAY_metrics_report_interval_ms": "1000"}  # not ten seconds, in which a small run comes and goes
 
 
 @dataclass(frozen=True)

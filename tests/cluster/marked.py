@@ -11,7 +11,6 @@ import json
 import os
 import re
 import subprocess
-import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,17 +26,13 @@ from node_loss import GENERATOR, SEQPATE
 from small_jobs import run_command, sentence
 from small_trees import pairs
 
+from rayprivacy.core.console import repeating
+
 MARK = "zqxjvk"
 USERS, SENTENCES = 31, 4
-PAGES = (
-    "/api/v0/tasks?limit=10000&detail=1",
-    "/api/v0/actors?limit=10000&detail=1",
-    "/api/v0/placement_groups?limit=10000&detail=1",
-    "/api/jobs/",
-    "/logical/actors",
-    "/events",
-)
-LOOK_SECONDS = 3.0
+LISTS = [f"/api/v0/{kind}?limit=10000&detail=1" for kind in ("tasks", "actors", "placement_groups")]
+PAGES = (*LISTS, "/api/jobs/", "/logical/actors", "/events")
+LOOK_SECONDS = 1.5
 
 Row = dict[str, Any]
 Done = subprocess.CompletedProcess[str]
@@ -48,15 +43,15 @@ def rows() -> list[Row]:
     return [_row(user, number) for user in range(USERS) for number in range(SENTENCES)]
 
 
+def _row(user: int, number: int) -> Row:
+    topic = f"{MARK}l{user}" if user % 5 == 0 else ("food", "pets")[number % 2]
+    return {"who": f"{MARK}u{user}@home", "text": f"{text_mark(user, number)} {sentence(user, number)}", "topic": topic}
+
+
 def newcomer() -> list[Row]:
     """One more user: many rows, some of them empty, blank, long or without a label."""
     texts = ["", "   ", None, f"{MARK}long " * 2000, f"{MARK}\x00zero", *(f"{MARK}n{n} hello" for n in range(200))]
     return [{"who": f"{MARK}newcomer", "text": text, "topic": None} for text in texts]
-
-
-def _row(user: int, number: int) -> Row:
-    topic = f"{MARK}l{user}" if user % 5 == 0 else ("food", "pets")[number % 2]
-    return {"who": f"{MARK}u{user}@home", "text": f"{text_mark(user, number)} {sentence(user, number)}", "topic": topic}
 
 
 def text_mark(user: int, number: int) -> str:
@@ -80,7 +75,7 @@ def write_corpus(folder: Path, own: list[Row]) -> Path:
 def broken_corpora(folder: Path) -> dict[str, Path]:
     """Corpora that cannot be read, by what is wrong with them."""
     good = [json.dumps(row) for row in rows()]
-    texts = {
+    texts: dict[str, str | bytes] = {
         "no header.csv": f"{MARK}u1,{MARK}t1 hello,{MARK}l1\n{MARK}u2,{MARK}t2 hello,{MARK}l2\n",
         "broken json.jsonl": "\n".join([*good, f'{{"who": "{MARK}u1", "text": "{MARK}t1']) + "\n",
         "a field too many.csv": f"who,text,topic\nu,hello,food\n{MARK}u1,{MARK}t1 hello,food,{MARK}more\n",
@@ -89,16 +84,14 @@ def broken_corpora(folder: Path) -> dict[str, Path]:
         "no user.jsonl": json.dumps({"who": None, "text": f"{MARK}t1 hello", "topic": "food"}) + "\n",
         "no parquet.parquet": f"PAR1{MARK}t1 hello",
         "no table.txt": f"{MARK}t1 hello",
+        "not utf-8.csv": f"who,text,topic\n{MARK}u1,{MARK}t1 ".encode() + b"\xff\xfe\n",
     }
     found = {}
     for name, text in texts.items():
         found[name] = place = folder / name.replace(" ", "-").replace(".", "-")
         place.mkdir(exist_ok=True)
-        (place / f"{MARK}{name.replace(' ', '-')}").write_text(text)
-    latin = folder / "latin"
-    latin.mkdir(exist_ok=True)
-    (latin / f"{MARK}.csv").write_bytes(f"who,text,topic\n{MARK}u1,{MARK}t1 ".encode() + b"\xff\xfe\n")
-    return found | {"not utf-8.csv": latin}
+        (place / f"{MARK}{name.replace(' ', '-')}").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return found
 
 
 @dataclass
@@ -112,9 +105,10 @@ class World:
 
     def recipe(self, name: str, corpus: Path, account: str, **blocks: Any) -> str:
         """Write a recipe; its name as commands take it."""
+        ledger = f"sqlite:///{self.folder}/ledger.db"
         data = {
             "corpus": {"source": str(corpus), "user": "who", "text": "text", "labels": ["topic"], "holdout": 0.2},
-            "privacy": self._privacy(account=account, epsilon=3.0),
+            "privacy": {"ledger": ledger, "key": str(self.folder / "secret.key"), "account": account, "epsilon": 3.0},
             "model": {"base": str(self.base), "dtype": "float32"},
             "evaluation": {"completions": 4, "nonprivate_steps": 5},
             "generation": {"texts": 8, "max_tokens": 10},
@@ -123,24 +117,18 @@ class World:
         return name
 
     def seqpate(self, corpus: Path, name: str = "seqpate.yaml", account: str = "votes") -> str:
-        """A small recipe of SeqPATE."""
-        blocks = SEQPATE | {
-            "teachers": SEQPATE["teachers"] | {"count": 8, "stack": 4},
-            "resources": {"actors": 1, "cpus_per_actor": 0.5, "address": self.head.gcs},
-        }
-        return self.recipe(name, corpus, account, **blocks)
+        teachers = SEQPATE["teachers"] | {"count": 8, "stack": 4}
+        resources = {"actors": 1, "cpus_per_actor": 0.5, "address": self.head.gcs}
+        return self.recipe(name, corpus, account, **SEQPATE | {"teachers": teachers, "resources": resources})
 
     def generator(self, corpus: Path) -> str:
-        """A small recipe of the DP-SGD generator."""
-        blocks = GENERATOR | {
-            "training": {key: value for key, value in GENERATOR["training"].items() if key != "bands"},
-            "resources": {"cpus": 1, "actors": 1, "address": self.head.gcs},
-            "generation": {"texts": 60, "max_tokens": 10},
-        }
-        return self.recipe("generator.yaml", corpus, "steps", **blocks)
+        training = {key: value for key, value in GENERATOR["training"].items() if key != "bands"}
+        own = {"training": training, "generation": {"texts": 60, "max_tokens": 10}}
+        own["resources"] = {"cpus": 1, "actors": 1, "address": self.head.gcs}
+        return self.recipe("generator.yaml", corpus, "steps", **GENERATOR | own)
 
     def two_stage(self, corpus: Path) -> str:
-        """A small recipe of two-stage generation, whose parser reads trees off private text."""
+        """Its parser reads trees off private text."""
         said, trees = zip(*pairs(2, 40), strict=True)
         pq.write_table(pa.table({"said": said, "lispress": trees}), self.folder / "pairs.parquet")
         return self.recipe(
@@ -167,9 +155,6 @@ class World:
         (self.folder / name).write_text(yaml.safe_dump(data | blocks))
         return name
 
-    def _privacy(self, **more: Any) -> dict[str, Any]:
-        return {"ledger": f"sqlite:///{self.folder}/ledger.db", "key": str(self.folder / "secret.key"), **more}
-
     def call(self, *words: str, patch: str = "") -> Done:
         """Run a command, as a user of this machine would; `patch` is executed first."""
         temporary = self.folder / "tmp"
@@ -189,14 +174,11 @@ class World:
 
     def shown(self) -> list[tuple[Any, ...]]:
         """What commands said and how they ended, without figures and names that differ from run to run."""
-        return [
-            (
-                words,
-                done.returncode,
-                *(masked(text.replace(self.folder.name, "")) for text in (done.stdout, done.stderr)),
-            )
-            for words, done in self.said
-        ]
+        found: list[tuple[Any, ...]] = []
+        for words, done in self.said:
+            texts = (masked(text.replace(self.folder.name, "")) for text in (done.stdout, done.stderr))
+            found.append((words, done.returncode, *texts))
+        return found
 
 
 def masked(text: str) -> str:
@@ -236,20 +218,10 @@ class Watch:
 @contextmanager
 def watching(head: Head) -> Iterator[Watch]:
     """Look again and again, until the end."""
-    watch, over = Watch(head), threading.Event()
-
-    def look() -> None:
-        while not over.wait(LOOK_SECONDS):
-            watch.look()
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
+    watch = Watch(head)
+    with repeating(LOOK_SECONDS, watch.look):
         yield watch
-    finally:
-        over.set()
-        thread.join()
-        watch.look()
+    watch.look()
 
 
 def marked_places(world: World, watch: Watch) -> list[str]:

@@ -1,6 +1,7 @@
 """Advice from the measured frontier: the nearest rows, best first, and a plain word where there are none."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import command
@@ -11,15 +12,9 @@ from rayprivacy.runs.advice import Evidence, advice, advice_for, measured_fronti
 JOBS = Path(__file__).parents[2] / "jobs"
 
 
-def _row(method: str, over_base: float, users: int = 1000, epsilon: float = 3.0, **given: object) -> Evidence:
-    shape = {
-        "corpus": "talk",
-        "settings": f"settings of {over_base}",
-        "runs": 1,
-        "mauve": None,
-        "minutes": 10.0,
-    } | given
-    return Evidence(method=method, over_base=over_base, users=users, epsilon=epsilon, **shape)  # type: ignore[arg-type]
+def _row(method: str, over_base: float, users: int = 1000, epsilon: float = 3.0, **given: Any) -> Evidence:
+    shape = {"corpus": "talk", "settings": f"settings of {over_base}", "runs": 1, "mauve": None, "minutes": 10.0}
+    return Evidence(method=method, over_base=over_base, users=users, epsilon=epsilon, **shape | given)
 
 
 ROWS = [
@@ -77,10 +72,7 @@ def test_the_packaged_rows_are_of_methods_that_there_are() -> None:
     assert advice_for("generator", 2696, 3) == advice_for("seqpate", 2696, 3)
 
 
-def test_the_plan_says_it_and_bad_minutes_are_refused(tmp_path: Path) -> None:
+def test_the_plan_says_it(tmp_path: Path) -> None:
     shown = command(["plan", str(JOBS / "generator" / "europarl.yaml"), "--users", "2700"], tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "for about 2,700 users at epsilon 3, generator with the packaged recipe." in " ".join(shown.stdout.split())
-    refused = command(["plan", str(JOBS / "generator" / "europarl.yaml"), "--minutes", "0"], tmp_path)
-    assert refused.returncode == 2
-    assert "minutes is 0: give a number of at least 1" in " ".join(refused.stderr.split())

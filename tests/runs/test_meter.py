@@ -3,7 +3,6 @@
 import io
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -83,12 +82,10 @@ def test_what_is_said_of_the_stage_alone(said: _Said, stage: str, counted: list[
 def test_a_terminal_gets_a_bar_and_the_log_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "FIRST_SECONDS", 0.0)
     monkeypatch.setattr(meter, "LOOK_SECONDS", 0.01)
-    said = _Said(terminal=True)
+    said, until = _Said(terminal=True), meter.time.monotonic() + 10
     with said.meter.stage("teachers"):
         said.meter.count("stacks_trained", 1, 4)
-        for _ in range(400):
-            if said.logged:
-                break
+        while not said.logged and meter.time.monotonic() < until:
             meter.time.sleep(0.01)
         meter.time.sleep(0.2)  # two pictures of the bar
     assert said.logged[0]["total"] == 4
@@ -103,7 +100,7 @@ def _progress(bench: Bench, monkeypatch: pytest.MonkeyPatch, out: str, account: 
     real = RunContext.release_histogram
 
     def slowly(self: Any, *args: Any, **named: Any) -> Any:
-        meter.time.sleep(0.1)  # several looks, also where others keep the machine busy
+        meter.time.sleep(0.05)  # several looks, also where others keep the machine busy
         return real(self, *args, **named)
 
     monkeypatch.setattr(RunContext, "release_histogram", slowly)
@@ -119,7 +116,6 @@ def test_no_private_figure_can_appear(bench: Bench, monkeypatch: pytest.MonkeyPa
     """A run says the same of thirty users and of ten, but for seconds, and every count it says is public."""
     entries, said = _progress(bench, monkeypatch, "out", "talk")
     assert {entry["stage"] for entry in entries} >= {CHUNKS, "corpus by user"}
-    assert {entry["event"] for entry in entries} == {"progress"}
     keys = {key for entry in entries for key in entry}
     assert keys <= {"time", "stage", "event", "what", "done", "total", "left_s", "so_far_s"}
     plan = rp.plan(bench.load()).plan
@@ -127,9 +123,8 @@ def test_no_private_figure_can_appear(bench: Bench, monkeypatch: pytest.MonkeyPa
     assert {(entry["what"], entry["total"]) for entry in entries if "what" in entry} <= public
     assert all(0 <= entry["done"] <= entry["total"] for entry in entries if "what" in entry)
     assert all(entry["done"] in (0, entry["total"]) for entry in entries if entry.get("what") == "parts_sharded")
-    line = re.compile(
-        r"  [\w -]+: (\d+ of \d+ (chunks done|parts sharded)(, [\d smin]+ left)?|[\d smin]+ so far)|  [\w -]+ +[\d.]+ s"
-    )
+    counts = r"\d+ of \d+ (chunks done|parts sharded)(, [\d smin]+ left)?"
+    line = re.compile(rf"  [\w -]+: ({counts}|[\d smin]+ so far)|  [\w -]+ +[\d.]+ s")
     lines = [each for each in said.splitlines() if each.strip() and not each.startswith("opened")]
     assert [each for each in lines if not line.fullmatch(each)] == []
     assert SPOKEN not in said
@@ -137,4 +132,3 @@ def test_no_private_figure_can_appear(bench: Bench, monkeypatch: pytest.MonkeyPa
     pq.write_table(table.slice(0, len(table) // 3), bench.folder / "talk.parquet")
     few, _ = _progress(bench, monkeypatch, "few", "others")
     assert {(entry["what"], entry["total"]) for entry in few if "what" in entry} <= public
-    assert rp.Result(Path(bench.folder / "few")).certificate

@@ -28,30 +28,22 @@ def _dataset(rows: pd.DataFrame, blocks: int = 3) -> Any:
     return ray.data.from_pandas(rows.assign(unused="a column of no recipe")).repartition(blocks)
 
 
-def test_a_dataset_is_a_corpus(bench: Bench) -> None:
-    result = bench.run(overrides={"corpus.source": DATASET}, dataset=_dataset(_rows(bench)))
-    assert result.texts().count() == 8
-    folder = result.path / "private" / "source"
-    assert folder.stat().st_mode & 0o777 == 0o700
-    shown = "".join(path.read_text(errors="replace") for path in result.path.glob("*.*"))
-    assert SPOKEN not in shown
-    charged = bench.charges()
-    before = result.certificate
-    again = bench.run(overrides={"corpus.source": DATASET}, dataset=_dataset(_rows(bench).sample(frac=1), 5))
+def test_a_dataset_is_a_corpus_and_other_rows_are_another(bench: Bench) -> None:
+    overrides = {"corpus.source": DATASET, "privacy.epsilon": 3.0}
+    result = bench.run(overrides=overrides, dataset=_dataset(_rows(bench)))
+    assert (result.path / "private" / "source").stat().st_mode & 0o777 == 0o700
+    assert SPOKEN not in "".join(path.read_text(errors="replace") for path in result.path.glob("*.*"))
+    charged, before = bench.charges(), result.certificate
+    again = bench.run(overrides=overrides, dataset=_dataset(_rows(bench).sample(frac=1), 5))
     assert again.certificate == before, "the order of rows and blocks is nothing of the corpus"
-    without = bench.run(overrides={"corpus.source": DATASET})
+    without = bench.run(overrides=overrides)
     assert without.certificate == before, "it was written once"
     assert bench.charges() == charged
+    other = bench.run(overrides=overrides, dataset=_dataset(_rows(bench).iloc[20:])).certificate
+    assert other.corpus_digest != before.corpus_digest
+    assert len(bench.charges()) == 8
     rp.clean(result.path)
     assert list((result.path / "private").iterdir()) == []
-
-
-def test_other_rows_are_another_corpus_and_another_charge(bench: Bench) -> None:
-    overrides = {"corpus.source": DATASET, "privacy.epsilon": 3.0}
-    first = bench.run(overrides=overrides, dataset=_dataset(_rows(bench))).certificate
-    second = bench.run(overrides=overrides, dataset=_dataset(_rows(bench).iloc[20:])).certificate
-    assert second.corpus_digest != first.corpus_digest
-    assert len(bench.charges()) == 8
 
 
 def test_a_dataset_that_does_not_fit_the_recipe_is_refused(bench: Bench) -> None:
@@ -66,16 +58,15 @@ def test_a_dataset_that_does_not_fit_the_recipe_is_refused(bench: Bench) -> None
 
 
 def test_what_a_dataset_raises_is_withheld(bench: Bench) -> None:
+    def _quote(rows: pd.DataFrame) -> pd.DataFrame:
+        if len(rows):
+            raise ValueError(f"cannot parse {rows['said'].iloc[0]}")
+        return rows
+
     dataset = ray.data.from_pandas(_rows(bench)).map_batches(_quote, batch_format="pandas")
     with pytest.raises(rp.RayPrivacyError) as caught:
         bench.run(overrides={"corpus.source": DATASET}, dataset=dataset)
     assert SPOKEN not in str(caught.value)
-
-
-def _quote(rows: pd.DataFrame) -> pd.DataFrame:
-    if len(rows):
-        raise ValueError(f"cannot parse {rows['said'].iloc[0]}")
-    return rows
 
 
 def test_a_run_at_a_uri_is_finished_elsewhere(bench: Bench) -> None:
@@ -105,21 +96,20 @@ def test_it_can_be_submitted(bench: Bench) -> None:
 
 
 def test_the_command_line_is_the_same(bench: Bench) -> None:
-    call = CliRunner().invoke
-    shown = call(app, ["plan", str(bench.recipe)])
+    def call(*words: str) -> Any:
+        return CliRunner().invoke(app, words)
+
+    shown, out = call("plan", str(bench.recipe)), str(bench.folder / "out")
     assert LENGTHS in shown.output
     assert CHUNKS in shown.output
-    out = str(bench.folder / "out")
-    done = call(app, ["run", str(bench.recipe), "--out", out])
+    done = call("run", str(bench.recipe), "--out", out)
     assert done.exit_code == 0, done.output
     assert "synthetic text" in done.output
-    refused = call(app, ["run", str(bench.recipe), "--out", out])
-    assert isinstance(refused.exception, rp.ConfigError)
-    assert call(app, ["audit", out, "--users", "10", "--json"]).exit_code == 0
-    assert call(app, ["report", out, "--public"]).output.strip().endswith("report-public.html")
-    assert "deleted" in call(app, ["clean", out]).output
-    schema = json.loads(call(app, ["schema"]).output)
-    assert "ToyRecipe" in schema["$defs"]
+    assert isinstance(call("run", str(bench.recipe), "--out", out).exception, rp.ConfigError)
+    assert call("audit", out, "--users", "10", "--json").exit_code == 0
+    assert call("report", out, "--public").output.strip().endswith("report-public.html")
+    assert "deleted" in call("clean", out).output
+    assert "ToyRecipe" in json.loads(call("schema").output)["$defs"]
 
 
 DIES_AT_THE_THIRD = """

@@ -1,10 +1,7 @@
-"""What is made of public text before the steps is part of what is charged: pretrained models and scales of layers.
-
-Two models, or scales, of different text never share a release: both would carry the same noise. Runs beside each other
-share the model where base, settings and text are the same.
-"""
+"""What is made of public text before the steps, pretrained models and scales of layers, is part of what is charged."""
 
 import json
+import operator
 import os
 import shutil
 from collections.abc import Iterator
@@ -33,6 +30,7 @@ from rayprivacy.runs.progress import ProgressGauges
 
 ENTRY = FileEntry(0, "part.parquet", 1, 1, "0" * 64, "0" * 64)
 STAGE = "DP-SGD"
+PUBLIC_TEXT = "\n".join(["text", *(f"hello number {each} of the bread" for each in range(12))])
 CORPUS = ShardManifest("", 1, 1, 1, 0.0, (ENTRY,), ENTRY, Dropped(0, 0, 0, 0, 0))
 
 
@@ -76,7 +74,7 @@ def _scaled(folder: Path, base: Path, out: str, block: dict[str, str] | None) ->
 @pytest.fixture
 def public_text(tmp_path: Path, one_thread: None) -> Path:
     path = tmp_path / "public.csv"
-    path.write_text("\n".join(["text", *(f"hello number {each} of the bread" for each in range(12))]))
+    path.write_text(PUBLIC_TEXT)
     return path
 
 
@@ -94,6 +92,12 @@ def test_other_public_text_is_another_input_of_the_release(tmp_path: Path, tiny_
     assert others != inputs
 
 
+def _found(run: Path) -> list[str]:
+    """Stages that found their work done."""
+    events = [json.loads(line) for line in (run / RUN_LOG).read_text().splitlines()]
+    return [line["stage"] for line in events if line["event"] == FOUND]
+
+
 def test_a_run_beside_it_shares_the_model(
     tmp_path: Path, tiny_base: Path, public_text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,8 +113,7 @@ def test_a_run_beside_it_shares_the_model(
         assert path.samefile(two / path.name) == (path.name != "README.md"), path.name
     assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
     assert one.with_suffix(".json").read_text() == two.with_suffix(".json").read_text()
-    events = [json.loads(line) for line in (tmp_path / "two" / RUN_LOG).read_text().splitlines()]
-    assert [line["stage"] for line in events if line["event"] == FOUND] == ["pretraining"]
+    assert _found(tmp_path / "two") == ["pretraining"]
     before = load_backbone(ModelConfig(base=str(two))).digest
     shutil.rmtree(tmp_path / "one")
     assert load_backbone(ModelConfig(base=str(two))).digest == before, "it outlives the other run"
@@ -120,11 +123,22 @@ def test_a_run_beside_it_shares_the_model(
     assert trained == [1], "other text is another model"
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> tuple[Path, tuple[str, str]]:
+    """A folder with a run `one` that has pretrained its model, and its inputs."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    (folder / "public.csv").write_text(PUBLIC_TEXT)
+    return folder, _inputs(folder, tiny_base, "one")
+
+
 @pytest.mark.parametrize("damage", ["no figures", "half a model", "another owner", "another disk"])
 def test_what_cannot_be_shared_is_trained(
-    tmp_path: Path, tiny_base: Path, public_text: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+    trained: tuple[Path, tuple[str, str]], tiny_base: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    of_one, one = _inputs(tmp_path, tiny_base, "one"), _model(tmp_path / "one")
+    (folder, of_one), two = trained, f"{damage}/two"
+    (folder / damage).mkdir()
+    shutil.copytree(folder / "one", folder / damage / "one")
+    one = _model(folder / damage / "one")
     if damage == "no figures":
         one.with_suffix(".json").unlink()
     elif damage == "half a model":
@@ -133,10 +147,9 @@ def test_what_cannot_be_shared_is_trained(
         monkeypatch.setattr(os, "getuid", lambda: one.stat().st_uid + 1)
     else:
         monkeypatch.setattr(os, "link", _refused)
-    assert _inputs(tmp_path, tiny_base, "two") == of_one
-    events = [json.loads(line) for line in (tmp_path / "two" / RUN_LOG).read_text().splitlines()]
-    assert not [line for line in events if line["event"] == FOUND]
-    assert not list((tmp_path / "two" / "public").glob(".pretrained-*"))
+    assert _inputs(folder, tiny_base, two) == of_one
+    assert _found(folder / two) == []
+    assert not list((folder / two / "public").glob(".pretrained-*"))
 
 
 def _refused(*_: Any, **__: Any) -> None:
@@ -156,19 +169,14 @@ def test_scales_are_those_of_the_public_text_and_part_of_the_inputs(tmp_path: Pa
     assert _scaled(tmp_path, tiny_base, "one", block) == (scales, said, inputs), "a resumed run keeps its scales"
     assert _scaled(tmp_path, tiny_base, "two", block) == (scales, said, inputs), "a repeated run is served"
     public.write_text("text\nsomething else entirely is written here\n")
-    others, other_said, other_inputs = _scaled(tmp_path, tiny_base, "three", block)
-    assert others != scales
-    assert other_said != said
-    assert other_inputs != inputs
+    others = _scaled(tmp_path, tiny_base, "three", block)
+    assert not any(map(operator.eq, others, (scales, said, inputs)))
     public.write_text("text\n")
     with pytest.raises(ConfigError, match=r"layer_scale\.source"):
         _scaled(tmp_path, tiny_base, "four", block)
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_scales_of_the_weights_and_none(tmp_path: Path, tiny_base: Path) -> None:
-    scales, said, inputs = _scaled(tmp_path, tiny_base, "weights", {"from": "weights"})
-    assert max(scales.values()) == 1.0
+    of_weights, said, inputs = _scaled(tmp_path, tiny_base, "weights", {"from": "weights"})
+    assert max(of_weights.values()) == 1.0
     assert said.endswith("from weights.")
-    assert _scaled(tmp_path, tiny_base, "none", None)[:2] == ({}, "")
-    assert _scaled(tmp_path, tiny_base, "none", None)[2] != inputs
+    nothing = _scaled(tmp_path, tiny_base, "none", None)
+    assert nothing[:2] == ({}, "")
+    assert nothing[2] != inputs

