@@ -33,12 +33,8 @@ SEQPATE: dict[str, Any] = recipes.SEQPATE | {
     "evaluation": recipes.EVALUATION,
     "resources": {"actors": 2, "cpus_per_actor": 2, "piece": 7},  # one on each node; 4 pieces of a vote
 }
-GENERATOR: dict[str, Any] = {
-    "method": "generator",
-    "codes": {"values": {"topic": ["food", "pets"]}},
+GENERATOR: dict[str, Any] = recipes.GENERATOR | {
     "training": recipes.TRAINING | {"bands": 2},  # noise that has to be made again
-    "generation": {"texts": 12, "max_tokens": 10},
-    "evaluation": recipes.EVALUATION,
     "resources": {"workers": 3, "cpus": 1, "actors": 1},  # at least one on each node
 }
 
@@ -57,11 +53,8 @@ class Nodes:
 
     def __init__(self, cpus: int = 2, largest_message: int = 100) -> None:
         # What is larger goes to the object store of its node, and is lost with it; a dead node is noticed soon.
-        config = {
-            "max_direct_call_object_size": largest_message,
-            "health_check_period_ms": 500,
-            "health_check_failure_threshold": 6,
-        }
+        config = {"max_direct_call_object_size": largest_message}
+        config |= {"health_check_period_ms": 500, "health_check_failure_threshold": 6}
         self._cpus = cpus
         head = {"num_cpus": cpus, "include_dashboard": False, "_system_config": config}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -148,12 +141,10 @@ class Job:
 
     def book(self, out: str) -> tuple[list[str], list[Charge]]:
         """The kinds of entries of a run's book, in order and verified, without take-overs; and its charges."""
-        ledger = Ledger.open(_url(self.folder / out))
-        ledger.verify()
-        entries = ledger.entries("talk")
-        charges = ledger.charges_of("talk", load_recipe(self.recipe, ()).release_id)
-        ledger.close()
-        return [entry.kind for entry in entries if entry.kind not in ("takeover", "renew")], charges
+        with closing(Ledger.open(_url(self.folder / out))) as ledger:
+            ledger.verify()
+            kinds = [entry.kind for entry in ledger.entries("talk") if entry.kind not in ("takeover", "renew")]
+            return kinds, ledger.charges_of("talk", load_recipe(self.recipe, ()).release_id)
 
     def certificate(self, out: str) -> dict[str, Any]:
         """Of a run, without the hash of the last entry, in which there is a clock time."""

@@ -60,7 +60,8 @@ def test_a_path_that_the_cluster_would_not_find_is_refused(blocks: dict[str, Any
 
 def test_what_the_cluster_finds_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for source in ("/mnt/chats.parquet", "s3://bucket/chats?region=eu-central-1"):
-        check_recipe_paths(recipe(corpus={"source": source}, pretrain={"source": source}))
+        check_recipe_paths(recipe(corpus={"source": source}))
+        check_recipe_paths(recipe(pretrain={"source": source}))
     for ledger in ("sqlite:////var/ledger.db", "postgresql://me@db/ledger?passfile=/mnt/pgpass"):
         check_recipe_paths(recipe(privacy={"ledger": ledger}))
     monkeypatch.chdir(tmp_path)

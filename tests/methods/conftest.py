@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from recipes import EVALUATION, SEQPATE, TRAINING
+from recipes import EVALUATION, GENERATOR, SEQPATE, TRAINING
 from small_jobs import Job, job_of, write_talk
 
 
@@ -34,11 +34,6 @@ def generator(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
     return job_of(
         tmp_path,
         tiny_base,
-        method="generator",
+        **GENERATOR | {"training": TRAINING | {"steps": 6}},
         corpus={"labels": ["topic"]},
-        codes={"values": {"topic": ["food", "pets"]}},
-        training=TRAINING | {"steps": 6},
-        generation={"texts": 12, "max_tokens": 10},
-        evaluation=EVALUATION,
-        resources={"cpus": 1, "actors": 1},
     )

@@ -29,8 +29,8 @@ def sentence(user: int, number: int) -> str:
 
 def write_talk(path: Path, name: str = "user") -> None:
     """A corpus: all sentences of all users, in the columns `who` and `said`."""
-    rows = [(f"{name}-{u}", sentence(u, n)) for u in range(USERS) for n in range(SENTENCES)]
-    pq.write_table(pa.table({"who": [user for user, _ in rows], "said": [text for _, text in rows]}), path)
+    rows = [{"who": f"{name}-{u}", "said": sentence(u, n)} for u in range(USERS) for n in range(SENTENCES)]
+    pq.write_table(pa.Table.from_pylist(rows), path)
 
 
 def known_key(folder: Path) -> str:
@@ -125,11 +125,9 @@ class Job:
 
     def kinds(self, account: str = "talk") -> list[str]:
         """What the verified ledger has of an account, but for leases that others took over or that were renewed."""
-        ledger = Ledger.open(f"sqlite:///{self.folder}/ledger.db")
-        ledger.verify()
-        kinds = [entry.kind for entry in ledger.entries(account) if entry.kind not in ("takeover", "renew")]
-        ledger.close()
-        return kinds
+        with Ledger.open(f"sqlite:///{self.folder}/ledger.db") as ledger:
+            ledger.verify()
+            return [entry.kind for entry in ledger.entries(account) if entry.kind not in ("takeover", "renew")]
 
 
 def job_of(folder: Path, base: Path, **blocks: Any) -> Job:

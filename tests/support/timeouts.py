@@ -1,9 +1,7 @@
 """Time limits that follow the machine: what may take five minutes on a quick one may take longer on a slow or busy one.
 
 A limit is multiplied by how much longer a fixed piece of work takes here than on the machine the limits were made for,
-in CPU time, and by how many processes want each core. The first is measured once, by the process that starts the
-session, and told to all others through the environment. The second is read whenever a limit is set, since load comes
-and goes.
+in CPU time, measured once, and by how many processes want each core, which is read whenever a limit is set.
 """
 
 import os

@@ -79,18 +79,13 @@ def run(context: Any) -> Output:
     return Output()
 
 
-METHOD = Method(
-    recipe=SwapRecipe,
-    card=Card(
-        citation="the swapper of the tests",
-        sentence="every word was swapped by a coin.",
-        private=(("corpus", "the raw text"), ("words", "swapped")),
-        released=(("sanitised text", "word for word"), ("report", "this page")),
-        text="Private text with other words. It was made by",
-        texts="sanitized.parquet",
-        has_model=False,
-    ),
-    plan=plan,
-    run=run,
-    reading="toy_method:reading",
+CARD = Card(
+    citation="the swapper of the tests",
+    sentence="every word was swapped by a coin.",
+    private=(("corpus", "the raw text"), ("words", "swapped")),
+    released=(("sanitised text", "word for word"), ("report", "this page")),
+    text="Private text with other words. It was made by",
+    texts="sanitized.parquet",
+    has_model=False,
 )
+METHOD = Method(recipe=SwapRecipe, card=CARD, plan=plan, run=run, reading="toy_method:reading")
