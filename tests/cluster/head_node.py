@@ -23,8 +23,6 @@ METRICS = {"RAY_metrics_report_interval_ms": "1000"}  # not ten seconds, in whic
 
 @dataclass(frozen=True)
 class Head:
-    """A running cluster."""
-
     folder: Path  # in which Ray keeps its session
     address: str  # URL of the dashboard, where jobs are submitted
     gcs: str  # where drivers join

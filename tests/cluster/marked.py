@@ -39,7 +39,6 @@ Done = subprocess.CompletedProcess[str]
 
 
 def rows() -> list[Row]:
-    """Rows of the corpus; every fifth user has a label that the recipe does not list."""
     return [_row(user, number) for user in range(USERS) for number in range(SENTENCES)]
 
 
@@ -104,7 +103,6 @@ class World:
     said: list[tuple[tuple[str, ...], Done]] = field(default_factory=list)
 
     def recipe(self, name: str, corpus: Path, account: str, **blocks: Any) -> str:
-        """Write a recipe; its name as commands take it."""
         ledger = f"sqlite:///{self.folder}/ledger.db"
         data = {
             "corpus": {"source": str(corpus), "user": "who", "text": "text", "labels": ["topic"], "holdout": 0.2},
@@ -128,7 +126,6 @@ class World:
         return self.recipe("generator.yaml", corpus, "steps", **GENERATOR | own)
 
     def two_stage(self, corpus: Path) -> str:
-        """Its parser reads trees off private text."""
         said, trees = zip(*pairs(2, 40), strict=True)
         pq.write_table(pa.table({"said": said, "lispress": trees}), self.folder / "pairs.parquet")
         return self.recipe(
@@ -144,7 +141,6 @@ class World:
         )
 
     def space(self, recipe: str, name: str, **blocks: Any) -> str:
-        """A small search of clipping norms, by public perplexity."""
         (self.folder / "public.txt").write_text("hello how are you\nthe weather is nice\n")
         data = {
             "recipe": recipe,
@@ -217,7 +213,6 @@ class Watch:
 
 @contextmanager
 def watching(head: Head) -> Iterator[Watch]:
-    """Look again and again, until the end."""
     watch = Watch(head)
     with repeating(LOOK_SECONDS, watch.look):
         yield watch

@@ -40,7 +40,6 @@ GENERATOR: dict[str, Any] = recipes.GENERATOR | {
 
 
 def wait_for(found: Callable[[], T], what: str, within: float = PATIENCE) -> T:
-    """The first true answer."""
     until = time.monotonic() + within
     while not (answer := found()):
         assert time.monotonic() < until, f"waited {within:.0f} s for {what}"
@@ -160,16 +159,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Driver:
-    """A run in a process of its own."""
-
     process: Forked
     out: Path
     points: Path
     stderr: Path
 
     def until(self, found: Callable[[], T], what: str) -> T:
-        """Wait for something while the driver runs."""
-
         def look() -> T:
             answer = found()
             assert answer or self.process.poll() is None, f"ended before {what}:\n{self.stderr.read_text()[-2000:]}"
@@ -184,7 +179,6 @@ class Driver:
         self.until((self.points / f"caught-{point}").exists, f"work on the other node, at {point}")
 
     def release(self, point: str) -> None:
-        """Let work pass a point again."""
         (self.points / f"order-{point}").unlink()
 
     def lose(self, point: str, nodes: Nodes) -> None:
@@ -204,7 +198,6 @@ class Driver:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL the driver, and what else it started itself."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

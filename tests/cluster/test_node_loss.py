@@ -41,7 +41,6 @@ def _finished(driver: Driver) -> None:
 
 
 def _undisturbed(folder: Path, base: Path, nodes: Nodes, blocks: dict[str, Any]) -> Job:
-    """A recipe, and a run of it that nobody disturbs."""
     nodes.other()
     job = Job.make(folder, base, nodes.address, blocks)
     _finished(job.start("undisturbed"))
@@ -60,7 +59,6 @@ def generator(two_nodes: Nodes, tiny_base: Path, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def drivers() -> Iterator[list[Driver]]:
-    """Drivers that do not outlive their test."""
     started: list[Driver] = []
     yield started
     for driver in started:

@@ -22,8 +22,6 @@ PAID = ["committed"] * 4  # a histogram and three chunks
 
 @dataclass(frozen=True)
 class Work:
-    """A small recipe, with a ledger of its own."""
-
     folder: Path
     head: Head
     recipe: Path

@@ -33,8 +33,6 @@ POLL = 0.05
 
 
 class Points:
-    """What work does when it reaches a point."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._passed: dict[str, int] = {}

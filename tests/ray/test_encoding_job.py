@@ -72,7 +72,6 @@ def expected(spec: GroupSpec, tiny_backbone: Backbone, tmp_path: Path, one_threa
 
 
 def content(spec: GroupSpec) -> dict[str, Any]:
-    """Every group's bytes."""
     parts = range(spec.teachers.parts)
     names = sorted({name for part in parts for shard in shards_of(spec, spec.teachers.members(part)) for name in shard})
     return {

@@ -91,7 +91,6 @@ def corpus(base_spec: GroupSpec, tiny_backbone: Backbone) -> GroupSpec:
 
 @pytest.fixture
 def spec(corpus: GroupSpec, tmp_path: Path) -> GroupSpec:
-    """The ensemble, untrained."""
     workspace = Workspace(tmp_path / "teachers", "recipe")
     workspace.prepare()
     return replace(corpus, workspace=workspace)
@@ -204,7 +203,6 @@ def test_spreading_the_work_changes_nothing(
 
 
 def plasma() -> bytes:
-    """What lies in the memory of this test's own object store, freed objects included."""
     found = []
     for process in psutil.Process().children():
         if process.name() == "raylet":
@@ -215,7 +213,6 @@ def plasma() -> bytes:
 
 
 def written(path: Path) -> bytes:
-    """The written regions of a sparse file."""
     regions, at = [], 0
     with path.open("rb", buffering=0) as file, suppress(OSError):  # there is no more
         while True:

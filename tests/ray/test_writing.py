@@ -183,9 +183,10 @@ def test_a_writer_that_died_goes_on_behind_its_last_part(
         write(self, part, texts)
 
     monkeypatch.setattr(writing, "sampled", watched)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(writing.Parts, "write", killed)
-        write_samples(tiny_base, prompts(CELLS), CONFIG, CODES, out, actors=1, source=source)
+        with pytest.raises(KeyboardInterrupt):
+            write_samples(tiny_base, prompts(CELLS), CONFIG, CODES, out, actors=1, source=source)
     assert not out.exists()
     assert sampled == [0, 1, 2]
     sampled.clear()

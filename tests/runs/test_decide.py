@@ -29,7 +29,6 @@ each_sampler = pytest.mark.parametrize("kind", SAMPLERS)
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Sets what this machine is fast in."""
     _fast(monkeypatch, "bfloat16")
     return monkeypatch
 
@@ -141,8 +140,6 @@ def test_the_engine_of_written_text_names_no_release(kind: type[Recipe], tiny_ba
 def test_with_match_the_engine_is_part_of_the_release_and_a_run_keeps_it(
     kind: type[Recipe], tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Users vote on what the engine wrote."""
-
     def matched(engine: str) -> Recipe:
         return _recipe(kind, tiny_base, engine, match={})
 

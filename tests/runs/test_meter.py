@@ -26,7 +26,6 @@ class _Said:
         self.meter = Meter(self.console, lambda stage, figures: self.logged.append(figures), lambda: self.now)
 
     def look(self, now: float) -> list[str]:
-        """The lines of one look at the clock."""
         self.now, lines = now, list[str]()
         self.meter.look(lambda due: lines.append(self.meter.line) if due else None)
         return lines
@@ -41,7 +40,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> _Said:
 def test_a_quick_stage_says_nothing_and_a_long_one_a_line_every_thirty_seconds(said: _Said) -> None:
     with said.meter.stage("votes"):
         times = [now for now in range(200) if said.look(now)]
-    assert times == [FIRST_SECONDS + n * EVERY_SECONDS for n in range(7) if FIRST_SECONDS + n * EVERY_SECONDS < 200]
+    assert times == [*range(int(FIRST_SECONDS), 200, int(EVERY_SECONDS))]
     assert [figures["so_far_s"] for figures in said.logged] == times
 
 

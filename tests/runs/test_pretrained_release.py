@@ -29,21 +29,17 @@ from rayprivacy.runs.directory import FOUND, RUN_LOG, Run
 from rayprivacy.runs.progress import ProgressGauges
 
 ENTRY = FileEntry(0, "part.parquet", 1, 1, "0" * 64, "0" * 64)
-STAGE = "DP-SGD"
+STAGE, STEPS = "DP-SGD", {"noise_multiplier": 4.0, "steps": 2}
 PUBLIC_TEXT = "\n".join(["text", *(f"hello number {each} of the bread" for each in range(12))])
 CORPUS = ShardManifest("", 1, 1, 1, 0.0, (ENTRY,), ENTRY, Dropped(0, 0, 0, 0, 0))
 
 
 @contextmanager
 def _opened(folder: Path, base: Path, out: str, **blocks: Any) -> Iterator[tuple[RunContext[Any], Training]]:
-    """A run of one corpus and account, and what it trains."""
     (folder / "key").touch()  # a run is resumed with the key file that it began with
-    shared = {
-        "method": "generator",
-        "model": {"base": str(base), "dtype": "float32"},
-        "privacy": {"ledger": f"sqlite:///{folder}/ledger.db", "epsilon": 8.0, "key": str(folder / "key")},
-        "training": {"noise_multiplier": 4.0, "steps": 2},
-    }
+    ledger, key = f"sqlite:///{folder}/ledger.db", str(folder / "key")
+    shared = {"method": "generator", "model": {"base": str(base), "dtype": "float32"}}
+    shared |= {"privacy": {"ledger": ledger, "epsilon": 8.0, "key": key}, "training": STEPS}
     recipe: Any = parse_recipe(shared | blocks)
     plan, run = method_of(recipe).planned(recipe), Run.open(folder / out, recipe, resume=True, console=QUIET)
     progress = ProgressGauges(recipe.release_id, {"pretraining_steps": 1}, shown=False)
@@ -55,7 +51,6 @@ def _opened(folder: Path, base: Path, out: str, **blocks: Any) -> Iterator[tuple
 
 
 def _inputs(folder: Path, base: Path, out: str) -> tuple[str, str]:
-    """Release id and input digest of the steps after pretraining."""
     block = {"source": str(folder / "public.csv"), "steps": 1, "batch": 1, "max_tokens": 16}
     with _opened(folder, base, out, pretrain=block) as (context, trained):
         pretraining.load_model(context)
@@ -64,7 +59,7 @@ def _inputs(folder: Path, base: Path, out: str) -> tuple[str, str]:
 
 def _scaled(folder: Path, base: Path, out: str, block: dict[str, str] | None) -> tuple[dict[str, float], str, str]:
     """The scales of a run, what its certificate says of them, and the inputs that its steps are named by."""
-    steps = {"noise_multiplier": 4.0, "steps": 2, "max_tokens": 16, "layer_scale": block}
+    steps = STEPS | {"max_tokens": 16, "layer_scale": block}
     with _opened(folder, base, out, adapter={"kind": "full"}, training=steps) as (context, trained):
         context.load_model()
         scales = layer_scales(context, STAGE, context.recipe.training, context.recipe.adapter, None)
@@ -93,7 +88,6 @@ def test_other_public_text_is_another_input_of_the_release(tmp_path: Path, tiny_
 
 
 def _found(run: Path) -> list[str]:
-    """Stages that found their work done."""
     events = [json.loads(line) for line in (run / RUN_LOG).read_text().splitlines()]
     return [line["stage"] for line in events if line["event"] == FOUND]
 

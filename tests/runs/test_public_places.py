@@ -18,8 +18,6 @@ from rayprivacy.tuning.trials import SPACE
 
 
 class Named(Config):
-    """A config with a public place of each kind."""
-
     text: Annotated[str | None, PathKind.PUBLIC_CORPUS] = None
     base: Annotated[str | None, PathKind.PUBLIC_MODEL] = None
 

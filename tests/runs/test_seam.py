@@ -109,35 +109,21 @@ TWICE = {"method": "toy_twice", "privacy.composition": "rdp", "privacy.epsilon":
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_two_trainings_of_a_release_share_neither_charge_nor_coins_nor_noise(bench: Bench) -> None:
-    """And a third has noise and documents that change by step."""
-    _check_three_trainings(bench)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_search_stops_the_last_training_alone(bench: Bench) -> None:
-    """And what it began is finished as if nobody had stopped it."""
-    twice = method_named("toy_twice"), bench.load(TWICE), bench.folder / "out"
-    assert drive(*twice, until=1, console=QUIET, measured=False).certificate == {}
-    assert len(bench.charges()) == 5
-    _check_three_trainings(bench)
-
-
-def _check_three_trainings(bench: Bench) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_trainings_of_a_release_share_neither_charge_nor_coins_nor_noise(bench: Bench, stopped: bool) -> None:
+    """A third has noise and documents that change by step, and a search may stop it alone."""
+    if stopped:
+        twice = method_named("toy_twice"), bench.load(TWICE), bench.folder / "out"
+        assert drive(*twice, until=1, console=QUIET, measured=False).certificate == {}
+        assert len(bench.charges()) == 5
     result = bench.run(overrides=TWICE)
-    lines = bench.charges()
-    assert len(lines) == 6, "three trainings in two chunks each"
-    assert {state for _, _, state in lines} == {"committed"}
-    weights = {name: (result.path / "public" / f"weights of {name}").read_bytes() for name in (FIRST, SECOND, DECAYING)}
-    assert len(set(weights.values())) == 3
+    lines, names = bench.charges(), [FIRST, SECOND, DECAYING]
+    assert [state for _, _, state in lines] == ["committed"] * 6, "three trainings in two chunks each"
+    assert len({(result.path / "public" / f"weights of {name}").read_bytes() for name in names}) == 3
     with rp.Ledger.open(f"sqlite:///{bench.folder}/ledger.db") as ledger:
         charges = ledger.charges_of("talk", result.certificate.release_id)
         assert [charge.event for charge in charges] == rp.plan(result.recipe).plan.charges
         assert len({charge.input_digest for charge in charges}) == 3
-    names = [line["name"] for line in result.certificate.stages]
-    assert names == [FIRST, SECOND, DECAYING, "all stages together"]
-    before = result.certificate
-    assert bench.run(overrides=TWICE).certificate == before
+    assert [line["name"] for line in result.certificate.stages] == [*names, "all stages together"]
+    assert bench.run(overrides=TWICE).certificate == result.certificate
     assert bench.charges() == lines

@@ -57,7 +57,6 @@ DEAR = ("toy_twice", "two_stage")  # three trainings, and two
 
 
 def small_corpus(folder: Path, users: list[str]) -> Path:
-    """A corpus of these users, in the folder of the job."""
     names = ("who", "said", "intent", "slots", "parse")
     rows = []
     for number in range(SENTENCES):
@@ -69,7 +68,6 @@ def small_corpus(folder: Path, users: list[str]) -> Path:
 
 
 def smallest_recipe(name: str, folder: Path, base: Path, bert: Path, ledger: str = "ledger") -> rp.Recipe:
-    """The smallest recipe of a method, with corpus, key and ledger in a folder."""
     every = {
         "corpus": {"source": str(folder / "talk.parquet"), "user": "who", "text": "said"},
         "privacy": small_privacy(folder, ledger) | {"epsilon": 20.0},

@@ -49,8 +49,6 @@ BY_TIME = ("renew", "takeover")  # entries of the ledger
 
 
 class _Still(datetime):
-    """A clock that stands still."""
-
     @classmethod
     def now(cls, tz: Any = UTC) -> "_Still":
         return cls(2026, 1, 1, tzinfo=tz)
@@ -113,7 +111,6 @@ def _of_tensor(tensor: Any) -> tuple[Any, ...]:
 
 
 def differences(before: Any, after: Any, where: str = "") -> Iterator[str]:
-    """Where two JSON values differ, in lines."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted(before.keys() | after.keys()):
             yield from differences(before.get(key), after.get(key), f"{where}/{key}")

@@ -9,7 +9,6 @@ import psutil
 
 
 def actors_of(kind: str) -> list[psutil.Process]:
-    """The processes of actors of a class."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it has just ended

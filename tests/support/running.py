@@ -55,7 +55,6 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Slow tests by name, the slowest first."""
     if _long:
         terminalreporter.section(f"longer than {LONG_SECONDS:.0f} s")
     for name, took in sorted(_long.items(), key=lambda each: -each[1]):

@@ -19,7 +19,6 @@ SETTINGS = {
 
 
 def santext_bench(folder: Path, base: Path) -> Bench:
-    """A folder with a corpus, a recipe of SanText+ and a ledger."""
     found = Bench(folder, base)
     for name, value in SETTINGS.items():
         found.blocks[name] = found.blocks.get(name, {}) | value if isinstance(value, Mapping) else value
@@ -35,12 +34,10 @@ def elsewhere(bench: Bench, name: str, **more: Any) -> Result:
 
 
 def ledger_of(bench: Bench, name: str) -> str:
-    """The ledger of such a run."""
     return f"sqlite:///{bench.folder}/{name}.db"
 
 
 def charges_of(bench: Bench, name: str) -> int:
-    """How many charges it has."""
     with rp.Ledger.open(ledger_of(bench, name)) as ledger:
         ledger.verify()
         return len(ledger.lines("talk"))

@@ -45,12 +45,10 @@ def known_key(folder: Path) -> str:
 
 
 def small_privacy(folder: Path, ledger: str = "ledger") -> dict[str, Any]:
-    """The `privacy` block of a small recipe."""
     return {"ledger": f"sqlite:///{folder}/{ledger}.db", "key": known_key(folder), "account": "talk"}
 
 
 def small_corpus_block(folder: Path) -> dict[str, Any]:
-    """The `corpus` block of a small recipe."""
     return {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2}
 
 
@@ -65,7 +63,6 @@ def ledger_lines(folder: Path, account: str = "talk") -> list[tuple[str, int, st
 
 
 def joining() -> list[str]:
-    """Options of a run that uses the Ray of this process."""
     import ray
 
     return ["-o", f"resources.address={ray.get_runtime_context().gcs_address}"]
@@ -110,7 +107,6 @@ class Job:
         return run_command(words, self.folder, patch)
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """A command of `rayprivacy`: its exit code, and what it said."""
         return command(words, self.folder)
 
     def _run(self, out: str, *args: str) -> list[str]:

@@ -8,7 +8,6 @@ WORDS = {"soup": "B-food", "bread": "B-food", "home": "B-place", "mat": "B-place
 
 
 def save_tiny_bert(out: Path, sentences: list[str]) -> Path:
-    """Save two layers of width 32 and a WordPiece tokenizer of the words and letters of the sentences."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
@@ -28,7 +27,6 @@ def save_tiny_bert(out: Path, sentences: list[str]) -> Path:
 
 
 def save_tiny_llama(out: Path, sentences: list[str]) -> Path:
-    """Save two layers of width 64 with a tied head, and a tokenizer of 400 tokens that learnt from the sentences."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -52,7 +50,6 @@ def save_tiny_llama(out: Path, sentences: list[str]) -> Path:
 
 
 def save_tiny_gpt2(out: Path, llama: Path) -> Path:
-    """Save two layers of width 32 with the tokenizer of a tiny Llama."""
     from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
     tokenizer = AutoTokenizer.from_pretrained(llama)

@@ -16,7 +16,6 @@ USERS, TURNS = 30, 4
 
 
 def pair(dice: random.Random) -> tuple[str, str]:
-    """An utterance and its tree."""
     (day, name), thing = dice.choice(list(DAYS.items())), dice.choice(THINGS)
     return dice.choice(
         [

@@ -24,12 +24,10 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Any:
-    """The limit of a test, by its marker or that of all, made longer."""
     return pytest_timeout.pytest_timeout_set_timer(item, settings._replace(timeout=patience(settings.timeout)))
 
 
 def patience(seconds: float) -> float:
-    """What a limit of so many seconds is on this machine, now."""
     waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
     return seconds * min(MOST, _speed() * max(1.0, waiting))
 

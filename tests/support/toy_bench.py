@@ -19,8 +19,6 @@ QUIET = Console(quiet=True)
 
 
 class Bench:
-    """A folder with a corpus, a recipe of the toy and a ledger."""
-
     def __init__(self, folder: Path, base: Path) -> None:
         self.folder = folder
         self.talk("talk.parquet", USERS)

@@ -40,14 +40,10 @@ class ToyConfig(Config):
 
 
 class ToyPrivacy(PrivacyConfig):
-    """The `privacy` block: plain Gaussian noise."""
-
     composition: Literal["gdp", "zcdp", "rdp", "pld"] = "gdp"
 
 
 class ToyRecipe(Recipe):
-    """A recipe of the toy."""
-
     method: Literal["toy"] = "toy"
     privacy: ToyPrivacy = ToyPrivacy()
     generation: SamplingConfig = SamplingConfig(texts=8)

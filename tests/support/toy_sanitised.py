@@ -23,8 +23,6 @@ STAGE, WORDS = "sanitised text", ("yes", "no", "maybe")
 
 
 class SwapConfig(Config):
-    """The `swap` block."""
-
     epsilon: float = Field(default=0.5, gt=0)
     words: int = Field(default=4, ge=1)
 

@@ -12,8 +12,6 @@ from rayprivacy.runs.plan import Plan
 
 
 class SelectiveRecipe(toy_method.ToyRecipe):
-    """A recipe of the toy, for a policy."""
-
     method: Literal["toy_selective"] = "toy_selective"  # type: ignore[assignment]
     policy: str = "digits"
 

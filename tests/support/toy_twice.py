@@ -28,8 +28,6 @@ FIRST, SECOND, DECAYING, TEXT = "first training", "second training", "decaying t
 
 
 class TwicePrivacy(PrivacyConfig):
-    """The `privacy` block: sampled steps."""
-
     composition: Literal["rdp", "pld"] = "rdp"
 
 
@@ -52,8 +50,6 @@ class TwiceRecipe(Recipe):
 
 @dataclass(frozen=True)
 class Decaying(NoiseSchedule):
-    """Noise that falls by a tenth from one step to the next."""
-
     @property
     def falls(self) -> bool:
         return True

@@ -59,11 +59,9 @@ class Forked:
         self.pid = int(connection.recv(WORD))
 
     def poll(self) -> int | None:
-        """The exit code, if it has ended."""
         return self.wait(0) if select.select([self._connection], [], [], 0)[0] else self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, as soon as there is one; TimeoutExpired if it runs on."""
         if self.returncode is None:
             if not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
@@ -197,7 +195,6 @@ class _WithRay:
 
 
 def _settings(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that Ray reads when it is imported."""
     return {name: env[name] for name in sorted(env) if name == "HOME" or (name.startswith("RAY_") and name not in LATE)}
 
 
