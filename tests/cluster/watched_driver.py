@@ -113,8 +113,6 @@ def _watched_group(points: Points) -> type:
 
 def _watched_sampler(points: Points) -> type:
     class Watched(writing.SamplingActor):
-        """An actor that is caught when it is given a block of prompts."""
-
         def sample(self, *args: Any) -> Any:
             points.reach("writing")
             return super().sample(*args)

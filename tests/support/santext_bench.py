@@ -1,6 +1,5 @@
 """A small corpus and a recipe of SanText, run in this process."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,9 @@ from toy_bench import Bench
 import rayprivacy as rp
 from rayprivacy.api import Result
 
-SETTINGS = {
-    "method": "santext",
+SETTINGS: dict[str, dict[str, Any]] = {
     "corpus": {"max_records_per_user": 4, "holdout": 0.0},
+    "privacy": {"epsilon": 5000.0},
     "sanitize": {"words": 300, "keep": 0.5, "max_tokens": 20, "plus": {"sensitive": 0.8, "p": 0.25}},
     "evaluation": {"attacked": 20},
 }
@@ -20,10 +19,8 @@ SETTINGS = {
 
 def santext_bench(folder: Path, base: Path) -> Bench:
     found = Bench(folder, base)
-    for name, value in SETTINGS.items():
-        found.blocks[name] = found.blocks.get(name, {}) | value if isinstance(value, Mapping) else value
-    found.blocks["privacy"]["epsilon"] = 5000.0
-    found.blocks["model"] = {"base": str(base)}
+    found.blocks |= {"method": "santext", "model": {"base": str(base)}}
+    found.blocks |= {name: found.blocks.get(name, {}) | block for name, block in SETTINGS.items()}
     found.recipe.write_text(yaml.safe_dump(found.blocks))
     return found
 

@@ -33,16 +33,13 @@ def save_tiny_llama(out: Path, sentences: list[str]) -> Path:
     bytes_and_merges = Tokenizer(models.BPE())
     bytes_and_merges.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bytes_and_merges.decoder = decoders.ByteLevel()
+    special, alphabet = ["<|endoftext|>", "<|im_end|>"], pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=["<|endoftext|>", "<|im_end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+        vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     bytes_and_merges.train_from_iterator(sentences, trainer)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bytes_and_merges, bos_token="<|endoftext|>", eos_token="<|im_end|>"
-    )
+    marks = dict(zip(("bos_token", "eos_token"), special, strict=True))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytes_and_merges, **marks)
     shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     shape |= {"num_key_value_heads": 2, "max_position_embeddings": 512}
     config = LlamaConfig(initializer_range=0.1, **shape, tie_word_embeddings=True, **_marks(tokenizer))
