@@ -15,9 +15,8 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import recipes
-import yaml
 from ray.cluster_utils import Cluster
-from small_jobs import sentence, small_corpus_block
+from small_jobs import job_of, sentence
 from zygote import Forked, fork
 
 from rayprivacy.ledger.charges import Charge
@@ -93,24 +92,20 @@ class Job:
     @staticmethod
     def make(folder: Path, base: Path, address: str, blocks: dict[str, Any]) -> "Job":
         """30 users with 4 sentences each, in 8 files, so that every node has some to read."""
-        rows = [(user, number) for user in range(30) for number in range(4)]
-        columns = {
-            "who": [f"user-{user}" for user, _ in rows],
-            "said": [sentence(user, number) for user, number in rows],
-            "topic": [("food", "pets", "home")[place % 3] for place in range(len(rows))],
-        }
+        rows = [
+            {
+                "who": f"user-{user}",
+                "said": sentence(user, number),
+                "topic": ("food", "pets", "home")[(user + number) % 3],
+            }
+            for user in range(30)
+            for number in range(4)
+        ]
         (folder / "talk").mkdir()
         for file in range(8):
-            pq.write_table(pa.table(columns).slice(file * 15, 15), folder / "talk" / f"{file}.parquet")
-        corpus = small_corpus_block(folder) | {"source": str(folder / "talk")}
-        recipe = {
-            "corpus": corpus | ({"labels": ["topic"]} if "codes" in blocks else {}),
-            "privacy": {"ledger": _url(folder / "book"), "key": str(folder / "secret.key"), "account": "talk"},
-            "model": {"base": str(base), "dtype": "float32"},
-            **blocks,
-        }
-        path = folder / "talk.yaml"
-        path.write_text(yaml.safe_dump(recipe))
+            pq.write_table(pa.Table.from_pylist(rows[file * 15 : file * 15 + 15]), folder / "talk" / f"{file}.parquet")
+        labels = {"labels": ["topic"]} if "codes" in blocks else {}
+        path = job_of(folder, base, **blocks, corpus={"source": str(folder / "talk"), **labels}).recipe
         settings = load_recipe(path, ())
         open_account(settings, method_of(settings).planned(settings)).close()
         return Job(folder, path, address)
@@ -122,7 +117,7 @@ class Job:
         """
         book = self.folder / f"{out}.db"
         if not book.exists():
-            with closing(sqlite3.connect(self.folder / "book.db")) as blank, closing(sqlite3.connect(book)) as copy:
+            with closing(sqlite3.connect(self.folder / "ledger.db")) as blank, closing(sqlite3.connect(book)) as copy:
                 blank.backup(copy)
         points = self.folder / f"{out}.points"
         points.mkdir(exist_ok=True)

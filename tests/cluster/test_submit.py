@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from head_node import TOKEN, Head, wait_for
-from small_jobs import ledger_lines, run_command, small_corpus_block, small_privacy, write_talk
+from small_jobs import job_of, ledger_lines, run_command, write_talk
 from toy_method import LENGTHS
 
 from rayprivacy.methods.registry import load_recipe
@@ -51,15 +51,8 @@ class Work:
 def work(tmp_path: Path, tiny_base: Path, head: Head) -> Work:
     """The toy: what is submitted does not depend on the method."""
     write_talk(tmp_path / "talk.parquet")
-    recipe = {
-        "method": "toy",
-        "corpus": small_corpus_block(tmp_path),
-        "privacy": small_privacy(tmp_path),
-        "model": {"base": str(tiny_base), "dtype": "float32"},
-        "toy": {"noise_multiplier": 4.0},  # one release fits the account, and two do not
-    }
-    (tmp_path / "talk.yaml").write_text(yaml.safe_dump(recipe))
-    return Work(tmp_path, head, tmp_path / "talk.yaml")
+    noise = {"noise_multiplier": 4.0}  # one release fits the account, and two do not
+    return Work(tmp_path, head, job_of(tmp_path, tiny_base, method="toy", toy=noise).recipe)
 
 
 @pytest.mark.exhaustive

@@ -19,6 +19,7 @@ from rayprivacy.cluster.submit import connect, exit_code, parcel, read_token
 from rayprivacy.core.errors import ClusterError, ConfigError, KeyFileError
 from rayprivacy.methods.registry import load_recipe, parse_recipe
 from rayprivacy.runs.recipe import Recipe
+from rayprivacy.runs.source import DATASET
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,6 +51,7 @@ def recipe(**blocks: Any) -> Recipe:
         ({"model": {"base": "./models/mine"}}, "model.base"),
         ({"model": {"base": "weights/mine.gguf"}}, "model.base"),
         ({"resources": {"features": "cache"}}, "resources.features"),
+        ({"corpus": {"source": DATASET}}, "a job cannot be handed a dataset"),
     ],
 )
 def test_a_path_that_the_cluster_would_not_find_is_refused(blocks: dict[str, Any], key: str) -> None:

@@ -12,6 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import ray
+from ray_processes import log_text
 
 from rayprivacy.core.errors import ConfigError, CorpusError, KeyFileError, ShardError
 from rayprivacy.core.files import write_atomic
@@ -34,10 +35,6 @@ def key_path(tmp_path):
     """The fixed key: which texts are held out does not change from run to run."""
     write_atomic(tmp_path / "key", TEST_SECRET, 0o600)
     return tmp_path / "key"
-
-
-def logs(session):
-    return "".join(path.read_text(errors="replace") for path in (session / "logs").rglob("*") if path.is_file())
 
 
 def corpus(seed=0):
@@ -166,7 +163,7 @@ def test_a_failing_row_leaks_nothing(tmp_path, key_path, local_ray, kind, data):
     (tmp_path / f"SECRET-user.{kind}").write_text(data.replace("SECRET", "Xq7-private"))
     with pytest.raises(CorpusError) as caught:
         shard_corpus(settings(tmp_path, labels=("topic",) if "topic" in data else ()), key_path, 4, 2, tmp_path / "out")
-    assert "Xq7-private" not in "".join(traceback.format_exception(caught.value)) + logs(local_ray)
+    assert "Xq7-private" not in "".join(traceback.format_exception(caught.value)) + log_text(local_ray)
     assert "SECRET-user" not in str(caught.value)
     assert caught.value.__context__ is None
     assert not (tmp_path / "out" / "manifest.json").exists()
@@ -275,7 +272,7 @@ def test_phrases_through_ray(tmp_path, key_path, names, local_ray):
     assert "a [masked]" in texts
     assert any("zebras" in text for text in texts)
     assert any("xq7-LEE" in text for text in read_holdout(tmp_path / "0")["text"].to_pylist())
-    assert "xq7" not in logs(local_ray).lower()
+    assert "xq7" not in log_text(local_ray).lower()
 
 
 def test_another_list_shards_anew(tmp_path, key_path, names):

@@ -19,6 +19,7 @@ import pytest
 import ray
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from postgres import postgres_server
+from ray_processes import log_text
 
 from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.accounting.events import MetricLocalDpEvent
@@ -160,11 +161,7 @@ def test_a_foreign_error_keeps_its_text_to_itself(url: str, local_ray: Path) -> 
         connect(url).reserve("chat", "quoted-5f3b", "d", EVENT)
     assert "calling reserve stopped with ValueError" in str(caught.value)
     assert caught.value.__cause__ is caught.value.__context__ is None
-    assert "quoted-5f3b" not in str(caught.value) + _logs(local_ray)
-
-
-def _logs(session: Path) -> str:
-    return "".join(path.read_text(errors="replace") for path in (session / "logs").rglob("*") if path.is_file())
+    assert "quoted-5f3b" not in str(caught.value) + log_text(local_ray)
 
 
 def test_private_values_do_not_pass(client: LedgerClient) -> None:
@@ -186,7 +183,7 @@ def test_passwords_and_keys_stay_where_they_are(local_ray: Path, tmp_path: Path)
         connect("hunter2-e9c1@host")
     _wait(lambda: find_service(address) is None)  # a door that cannot open its ledger is closed
     said = [str(refused.value), str(malformed.value), address.name, repr(address)]
-    assert not [word for word in secret if word in "".join([*said, _logs(local_ray)])]
+    assert not [word for word in secret if word in "".join([*said, log_text(local_ray)])]
 
 
 def test_a_ledger_with_a_key(tmp_path: Path, url: str) -> None:

@@ -20,10 +20,9 @@ from rayprivacy.runs.meter import EVERY_SECONDS, FIRST_SECONDS, Meter
 class _Said:
     """A meter whose clock is set by hand, and everything it said."""
 
-    def __init__(self, terminal: bool = False) -> None:
-        self.now, self.logged = 0.0, list[dict[str, Any]]()
-        self.console = Console(file=io.StringIO(), force_terminal=terminal, width=60)
-        self.meter = Meter(self.console, lambda stage, figures: self.logged.append(figures), lambda: self.now)
+    def __init__(self) -> None:
+        self.now, self.logged, console = 0.0, list[dict[str, Any]](), Console(file=io.StringIO(), width=60)
+        self.meter = Meter(console, lambda stage, figures: self.logged.append(figures), lambda: self.now)
 
     def look(self, now: float) -> list[str]:
         self.now, lines = now, list[str]()
@@ -60,35 +59,14 @@ def test_time_left_follows_the_pace_of_the_pieces(said: _Said) -> None:
     assert said.logged[1] == {"what": "stacks_trained", "done": 4, "total": 20, "left_s": 150}
 
 
-@pytest.mark.parametrize(
-    ("stage", "counted", "line"),
-    [
-        ("pseudo-sentences", [("sentences_written", 0), ("sentences_written", 960)], "960 of 960 sentences written"),
-        ("DP-SGD", [("steps_done", 900), ("steps_done", 910)], "910 of 960 steps done, 2 min 30 s left"),  # resumed
-        ("one after another", [], "30 s so far"),
-    ],
-)
-def test_what_is_said_of_the_stage_alone(said: _Said, stage: str, counted: list[tuple[str, int]], line: str) -> None:
+def test_a_resumed_stage_counts_from_where_it_began(said: _Said) -> None:
     with said.meter.stage("an earlier one"):
         said.meter.count("steps_done", 5, 10)
-    with said.meter.stage(stage):
-        for seconds, (what, done) in enumerate(counted):
-            said.now = 30.0 * seconds
-            said.meter.count(what, done, 960)
-        assert said.look(30) == [f"{stage}: {line}"]
-
-
-def test_a_terminal_gets_a_bar_and_the_log_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(meter, "LOOK_SECONDS", 0.01)
-    said, until = _Said(terminal=True), meter.time.monotonic() + 10
-    with said.meter.stage("teachers"):
-        said.meter.count("stacks_trained", 1, 4)
-        while not said.logged and meter.time.monotonic() < until:
-            meter.time.sleep(0.01)
-        meter.time.sleep(0.2)  # two pictures of the bar
-    assert said.logged[0]["total"] == 4
-    assert "teachers: 1 of 4 stacks trained" in said.console.file.getvalue()  # type: ignore[attr-defined]
+    with said.meter.stage("DP-SGD"):
+        said.meter.count("steps_done", 900, 960)
+        said.now = 30.0
+        said.meter.count("steps_done", 910, 960)
+        assert said.look(30) == ["DP-SGD: 910 of 960 steps done, 2 min 30 s left"]
 
 
 def _progress(bench: Bench, monkeypatch: pytest.MonkeyPatch, out: str, account: str) -> tuple[list[Any], str]:

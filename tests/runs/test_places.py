@@ -15,8 +15,6 @@ from zygote import fork_command
 
 import rayprivacy as rp
 from rayprivacy.cli import app
-from rayprivacy.cluster.job import run_job
-from rayprivacy.cluster.paths import check_recipe_paths
 from rayprivacy.runs.source import DATASET
 
 
@@ -81,18 +79,6 @@ def test_a_run_at_a_uri_is_finished_elsewhere(bench: Bench) -> None:
     stored = [path for path in (bench.folder / "store").rglob("*") if path.is_file()]
     assert not any(SPOKEN.encode() in path.read_bytes() for path in stored)
     assert rp.clean(uri, work=bench.folder / "two").deleted
-
-
-def test_it_can_be_submitted(bench: Bench) -> None:
-    recipe = bench.load({"privacy.ledger": "postgresql://me@db/ledger"})
-    check_recipe_paths(recipe)
-    job = run_job(recipe, "/mnt/out", "/mnt/work")
-    assert job.id == recipe.release_id
-    assert job.metadata["method"] == "toy"
-    with pytest.raises(rp.ConfigError, match=r"privacy\.key is 'mine', a path that is relative"):
-        check_recipe_paths(bench.load({"privacy.key": "mine"}))
-    with pytest.raises(rp.ConfigError, match="a job cannot be handed a dataset"):
-        check_recipe_paths(bench.load({"corpus.source": DATASET}))
 
 
 def test_the_command_line_is_the_same(bench: Bench) -> None:
