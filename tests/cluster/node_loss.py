@@ -92,15 +92,8 @@ class Job:
     @staticmethod
     def make(folder: Path, base: Path, address: str, blocks: dict[str, Any]) -> "Job":
         """30 users with 4 sentences each, in 8 files, so that every node has some to read."""
-        rows = [
-            {
-                "who": f"user-{user}",
-                "said": sentence(user, number),
-                "topic": ("food", "pets", "home")[(user + number) % 3],
-            }
-            for user in range(30)
-            for number in range(4)
-        ]
+        pairs, topics = [(user, number) for user in range(30) for number in range(4)], ("food", "pets", "home")
+        rows = [{"who": f"user-{u}", "said": sentence(u, n), "topic": topics[(u + n) % 3]} for u, n in pairs]
         (folder / "talk").mkdir()
         for file in range(8):
             pq.write_table(pa.Table.from_pylist(rows[file * 15 : file * 15 + 15]), folder / "talk" / f"{file}.parquet")

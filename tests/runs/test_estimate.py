@@ -125,6 +125,7 @@ def test_what_another_run_did_says_nothing_of_its_time(tmp_path: Path, event: st
     assert _estimate(Effort("product", 31e9), machine=this_machine(), dtype="auto").measured == before
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_earlier_run_is_the_best_estimate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

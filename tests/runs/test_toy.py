@@ -152,21 +152,21 @@ def test_a_recipe_may_plant_canaries(bench: Bench) -> None:
     assert list((result.path / "private").iterdir()) == []
 
 
-def test_a_search_pays_for_every_trial(bench: Bench) -> None:
+@pytest.mark.parametrize("resumed", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_a_search_pays_for_every_trial(bench: Bench, resumed: bool) -> None:
     out = bench.folder / "search"
-    begun: Any = rp.tune(bench.space(trials=1), out=out, console=QUIET)
-    with pytest.raises(rp.ConfigError, match="--resume"):
-        rp.tune(bench.space(trials=1), out=out, resume=False, console=QUIET)
-    with pytest.raises(rp.ConfigError, match="another space"):
-        rp.tune(bench.space(search={"toy.sharpness": {"uniform": [0.1, 1.0]}}), out=out, console=QUIET)
-    assert len(bench.charges("search")) == 4
+    begun: Any = rp.tune(bench.space(trials=1), out=out, console=QUIET) if resumed else None
+    assert len(bench.charges("search")) == 4 * resumed
     found: Any = rp.tune(bench.space(trials=2), out=out, console=QUIET)
-    assert found.rows[:1] == begun.rows
+    assert not resumed or found.rows[:1] == begun.rows
     assert [row.state for row in found.rows] == ["finished"] * 2
     assert len(bench.charges("search")) == 8
     assert found.spent == pytest.approx(sum(row.share for row in found.rows), rel=1e-6)
-    best = rp.load_recipe(bench.folder / "search" / "best.yaml")
-    rp.run(best, bench.folder / "best", console=QUIET)
+    with pytest.raises(rp.ConfigError, match="--resume"):
+        rp.tune(bench.space(trials=2), out=out, resume=False, console=QUIET)
+    with pytest.raises(rp.ConfigError, match="another space"):
+        rp.tune(bench.space(search={"toy.sharpness": {"uniform": [0.1, 1.0]}}), out=out, console=QUIET)
+    rp.run(rp.load_recipe(out / "best.yaml"), bench.folder / "best", console=QUIET)
     assert len(bench.charges("search")) == 8, "the best trial is a release that was paid for"
 
 
