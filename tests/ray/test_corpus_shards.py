@@ -14,7 +14,7 @@ import pytest
 import ray
 from ray_processes import log_text
 
-from rayprivacy.core.errors import ConfigError, CorpusError, KeyFileError, ShardError
+from rayprivacy.core.errors import ConfigError, CorpusError, ShardError
 from rayprivacy.core.files import write_atomic
 from rayprivacy.core.keys import TEST_SECRET, create_key, load_key
 from rayprivacy.core.private import digest_file
@@ -169,16 +169,12 @@ def test_a_failing_row_leaks_nothing(tmp_path, key_path, local_ray, kind, data):
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-EMPTY = pa.schema([("uid", pa.int64()), ("body", pa.string()), ("topic", pa.string())]).empty_table()
-
-
 @pytest.mark.parametrize(
     ("table", "told"),
     [
         (pa.table({"uid": [1] * 9, "body": list("abcdefghi"), "topic": ["a"] * 9}), "nobody to hide among"),
         (pa.table({"uid": [1], "body": ["x"]}), "corpus.labels is 'topic'.*uid, body"),
         (pa.table({"uid": [1], "body": [5], "topic": ["a"]}), "int64"),
-        (EMPTY, "no usable text"),
     ],
 )
 def test_unusable_corpora(tmp_path, key_path, table, told):
@@ -186,19 +182,6 @@ def test_unusable_corpora(tmp_path, key_path, table, told):
     with pytest.raises(CorpusError, match=told):
         shard_corpus(settings(tmp_path / "some.parquet"), key_path, 4, 2, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*"))
-
-
-@pytest.mark.parametrize(
-    ("source", "key", "error", "told"),
-    [
-        ("none.csv", "key", CorpusError, "does not exist"),
-        ("key", "key", CorpusError, "known extension"),
-        ("key", "no-key", KeyFileError, "does not exist"),
-    ],
-)
-def test_what_is_wrong_is_said_before_ray_works(tmp_path, key_path, source, key, error, told):
-    with pytest.raises(error, match=told):
-        shard_corpus(settings(tmp_path / source), tmp_path / key, 4, 2, tmp_path / "out")
 
 
 def _tasks_seen(since):

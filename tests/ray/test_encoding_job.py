@@ -169,18 +169,11 @@ def test_failures_are_one_sentence_without_private_text(spec: GroupSpec, local_r
 
 
 @with_ray
-def test_a_base_that_does_not_load_is_one_sentence(spec: GroupSpec) -> None:
-    broken = replace(spec, model=ModelConfig(base="./nowhere"))
-    with pytest.raises(ConfigError, match=r"^[^\n]*there is no such directory[^\n]*$"):
-        list(cache_features(broken, RESOURCES))
-    assert not any(is_cached(spec, part) for part in range(TEACHERS.parts))
-
-
-@with_ray
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch has the GPU here")
-def test_a_gpu_that_torch_does_not_find_stops_the_encoding_in_a_sentence(spec: GroupSpec) -> None:
-    """Ray believes in its GPU here, so actors start on halves of it."""
-    shared = ResourcesConfig(cpus_per_actor=0.5, gpus_per_actor=0.5)
+def test_a_base_that_does_not_load_and_a_gpu_that_torch_does_not_find_are_one_sentence(spec: GroupSpec) -> None:
+    with pytest.raises(ConfigError, match=r"^[^\n]*there is no such directory[^\n]*$"):
+        list(cache_features(replace(spec, model=ModelConfig(base="./nowhere")), RESOURCES))
+    shared = ResourcesConfig(cpus_per_actor=0.5, gpus_per_actor=0.5)  # Ray believes in its GPU here
     with pytest.raises(ClusterError, match="torch finds no GPU on a node: install torch with CUDA there"):
         list(cache_features(replace(spec, gpu=True), shared))
-    assert not is_cached(spec, 0)
+    assert not any(is_cached(spec, part) for part in range(TEACHERS.parts))

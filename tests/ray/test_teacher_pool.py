@@ -59,23 +59,20 @@ STORMS = 2 * int(os.environ.get("RAYPRIVACY_TEST_EFFORT", "1"))
 
 
 @pytest.fixture(scope="module")
-def base_spec(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, tiny_basis: Basis) -> GroupSpec:
-    """Everything public, and no corpus yet."""
+def corpus(
+    tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, tiny_basis: Basis, tiny_backbone: Backbone
+) -> GroupSpec:
     folder = tmp_path_factory.mktemp("ensemble")
     basis, warm = folder / "basis.safetensors", folder / "warm.safetensors"
     save_file({name: getattr(tiny_basis, name).contiguous() for name in ("inward", "outward", "shortlist")}, basis)
     save_file({"matrix": torch.eye(16) / 50}, warm)
     create_key(folder / "key")
-    store = FeatureStore(folder / "features", "recipe-of-the-states", folder / "key")
+    store, shards = FeatureStore(folder / "features", "recipe-of-the-states", folder / "key"), folder / "shards"
     store.prepare()
-    (folder / "shards").mkdir()
-    model = ModelConfig(base=str(tiny_base), dtype="float32")
-    workspace = Workspace(folder / "teachers", "recipe")
-    return GroupSpec(model, TEACHERS, PrivacyUnit.USER, folder / "shards", store, basis, warm, workspace)
-
-
-@pytest.fixture(scope="module")
-def corpus(base_spec: GroupSpec, tiny_backbone: Backbone) -> GroupSpec:
+    shards.mkdir()
+    model, workspace = ModelConfig(base=str(tiny_base), dtype="float32"), Workspace(folder / "teachers", "recipe")
+    spec = GroupSpec(model, TEACHERS, PrivacyUnit.USER, shards, store, basis, warm, workspace)
+    schema = {"shard": pa.int32(), "user": pa.string(), "record": pa.int32(), "text": pa.large_string()}
     for part in range(TEACHERS.parts):
         rows = [
             {"shard": shard, "user": f"u{shard}", "record": n, "text": f"hello {shard} how are you today {n}"}
@@ -83,10 +80,9 @@ def corpus(base_spec: GroupSpec, tiny_backbone: Backbone) -> GroupSpec:
             if shard not in NOBODY
             for n in range(3)
         ]
-        schema = {"shard": pa.int32(), "user": pa.string(), "record": pa.int32(), "text": pa.large_string()}
-        pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(schema)), part_path(base_spec.shards, part))
-        encode_part(base_spec, part, tiny_backbone)
-    return base_spec
+        pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(schema)), part_path(shards, part))
+        encode_part(spec, part, tiny_backbone)
+    return spec
 
 
 @pytest.fixture
@@ -111,11 +107,13 @@ def queries(tiny_features: Features) -> Queries:
     return some_queries(tiny_features, QUERIES)
 
 
-@pytest.fixture
-def expected(spec: GroupSpec, queries: Queries, tiny_backbone: Backbone, tmp_path: Path) -> np.ndarray:
+@pytest.fixture(scope="module")
+def expected(
+    corpus: GroupSpec, queries: Queries, tiny_backbone: Backbone, tmp_path_factory: pytest.TempPathFactory
+) -> np.ndarray:
     """The sums, without Ray: every teacher trained by itself, and every block asked by itself."""
     threads = torch.get_num_threads()
-    alone = replace(spec, workspace=Workspace(tmp_path / "alone", "recipe"))
+    alone = replace(corpus, workspace=Workspace(tmp_path_factory.mktemp("alone") / "teachers", "recipe"))
     alone.workspace.prepare()
     kind, group = kind_for(alone, tiny_backbone), TeacherGroup(alone)
     for teacher in range(TEACHERS.count):

@@ -102,16 +102,15 @@ def test_a_guess_is_at_least_one(given: Any) -> None:
         rp.plan(rp.load_recipe(CHAT), **given)
 
 
-@pytest.mark.parametrize("name", ["seqpate", pytest.param("generator", marks=pytest.mark.exhaustive)])
-def test_a_plan_with_times_imports_neither_torch_nor_ray(name: str) -> None:
+@pytest.mark.exhaustive
+def test_a_plan_with_times_imports_neither_torch_nor_ray() -> None:
     code = f"""import sys; from rayprivacy.cli import app
-app(['plan', {str(JOBS / name / "chat.yaml")!r}, '--nodes', '2'], standalone_mode=False)
+app(['plan', {str(CHAT)!r}, '--nodes', '2'], standalone_mode=False)
 print([name for name in ('torch', 'transformers', 'ray', 'sklearn') if name in sys.modules])"""
     wide = os.environ | {"COLUMNS": "200"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=wide)
     assert done.stdout.endswith("[]\n")
     assert "2 such machines" in " ".join(done.stdout.split())
-    assert "times are estimates" in done.stdout
 
 
 @pytest.mark.parametrize(("event", "kept"), [("progress", True), (FOUND, False)])
