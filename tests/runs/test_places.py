@@ -69,9 +69,8 @@ def test_what_a_dataset_raises_is_withheld(bench: Bench) -> None:
 
 def test_a_run_at_a_uri_is_finished_elsewhere(bench: Bench) -> None:
     uri = f"file://{bench.folder}/store"
-    first = rp.run(bench.load(), uri, work=bench.folder / "one", console=QUIET)
+    first, second = (rp.run(bench.load(), uri, work=bench.folder / name, console=QUIET) for name in ("one", "two"))
     assert first.uri == uri
-    second = rp.run(bench.load(), uri, work=bench.folder / "two", console=QUIET)
     assert second.path != first.path
     assert second.certificate == first.certificate
     assert len(bench.charges()) == 4

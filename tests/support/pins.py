@@ -127,7 +127,7 @@ def main() -> int:
     parser.add_argument("--compare", type=Path)
     parser.add_argument("--methods", default=",".join(METHODS))
     given = parser.parse_args()
-    out, methods, found = given.out, given.methods.split(","), {}
+    methods, found = given.methods.split(","), {}
     before = json.loads(given.compare.read_text()) if given.compare else None
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
@@ -137,7 +137,7 @@ def main() -> int:
     for method in methods:
         found[method] = json.loads(json.dumps(pinned(method)))
         print(f"{method}: {len(found[method]['charges'])} entries, {len(found[method]['files'])} files", flush=True)
-    out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    given.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     if before is None:
         return 0
     different = list(differences({name: before.get(name) for name in methods}, found))

@@ -134,5 +134,4 @@ def job_of(folder: Path, base: Path, **blocks: Any) -> Job:
         "model": {"base": str(base), "dtype": "float32"},
     }
     more = {name: usual.get(name, {}) | block if isinstance(block, dict) else block for name, block in blocks.items()}
-    (folder / "talk.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(usual | more))))
-    return Job(folder, folder / "talk.yaml")
+    return Job.of(folder, json.loads(json.dumps(usual | more)))
