@@ -3,15 +3,15 @@
 import importlib.util
 import os
 import pickle
+import re
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import ray
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from postgres import postgres_server
 from ray_processes import log_text
+from zygote import fork
 
 from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.accounting.events import MetricLocalDpEvent
@@ -111,7 +112,7 @@ def test_a_release_through_the_front_door(client: LedgerClient, url: str) -> Non
     assert client.head() == ledger.head()
 
 
-def test_one_door_per_ledger_and_it_travels_to_tasks(client: LedgerClient, url: str) -> None:
+def test_one_door_per_ledger_travels_to_tasks_and_takes_nothing_private(client: LedgerClient, url: str) -> None:
     @ray.remote(num_cpus=0.1)
     def draw(ledger: LedgerClient) -> tuple[str, str]:
         charge = ledger.start(ledger.reserve("chat", "task", "d", EVENT))
@@ -124,6 +125,10 @@ def test_one_door_per_ledger_and_it_travels_to_tasks(client: LedgerClient, url: 
     assert other._service == client._service
     (charge,) = other.charges_of("chat", "task")
     assert other.output(charge) == b"drawn in a task"
+    charge = client.start(client.reserve("chat", "private", "d", EVENT))
+    with pytest.raises(TypeError, match="never pickled"):
+        client.commit_output(charge, Private(b"private"))  # type: ignore[arg-type]
+    assert client.output(charge) is None
 
 
 def test_errors_arrive_as_if_the_ledger_were_here(client: LedgerClient, url: str) -> None:
@@ -162,13 +167,6 @@ def test_a_foreign_error_keeps_its_text_to_itself(url: str, local_ray: Path) -> 
     assert "calling reserve stopped with ValueError" in str(caught.value)
     assert caught.value.__cause__ is caught.value.__context__ is None
     assert "quoted-5f3b" not in str(caught.value) + log_text(local_ray)
-
-
-def test_private_values_do_not_pass(client: LedgerClient) -> None:
-    charge = client.start(client.reserve("chat", "r", "d", EVENT))
-    with pytest.raises(TypeError, match="never pickled"):
-        client.commit_output(charge, Private(b"private"))  # type: ignore[arg-type]
-    assert client.output(charge) is None
 
 
 def test_passwords_and_keys_stay_where_they_are(local_ray: Path, tmp_path: Path) -> None:
@@ -265,7 +263,7 @@ def test_a_door_that_opens_again_is_shown_an_older_book(client: LedgerClient, ur
 
 
 DRIVER = """
-import os, sys, ray
+import signal, sys, ray
 from dp_accounting import GaussianDpEvent
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.client import connect
@@ -275,23 +273,23 @@ ledger.ensure_account("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMO
 charge = ledger.reserve("chat", "run", "d", GaussianDpEvent(100.0))
 ledger.start(charge)
 print("charged", charge.id, flush=True)
-sys.stdin.read()
+signal.pause()
 """
 
 
-def test_the_door_outlives_its_driver(url: str) -> None:
-    command = [sys.executable, "-c", DRIVER, ray.get_runtime_context().gcs_address, url]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
-        assert driver.stdout is not None
-        words = driver.stdout.readline().split()
-        assert words[0] == "charged"
-        door = find_service(Address.of(url))
-        driver.send_signal(signal.SIGKILL)
-        driver.wait()
+def test_the_door_outlives_its_driver(tmp_path: Path, url: str) -> None:
+    said = tmp_path / "said"
+    with said.open("w") as file:
+        words = ["-c", ray.get_runtime_context().gcs_address, url]
+        driver = fork(words, DRIVER, os.environ, tmp_path, [file.fileno()] * 2)
+    (charged,) = _wait(lambda: re.findall(r"charged (.+)\n", said.read_text()))
+    door = find_service(Address.of(url))
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
     client = connect(url)
     assert client._service == door
     (charge,) = client.charges_of("chat", "run")
-    assert charge.id == words[1]
+    assert str(charge.id) == charged
     again = client.reserve("chat", "run", "d", EVENT)
     taken_over = client.start(again)  # its holder is dead, so nobody waits for the lease's term
     assert (taken_over.lease.token, taken_over.lease.holder) == (2, this_process())
@@ -311,17 +309,15 @@ def _race(ledger: LedgerClient, numbers: range) -> list[str]:
     return paid
 
 
-@pytest.fixture
-def postgres_url() -> Iterator[str]:
-    with postgres_server() as url:
-        yield url
-
-
-@pytest.mark.parametrize("database", ["url", pytest.param("postgres_url", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("postgresql", marks=pytest.mark.exhaustive)])
 def test_two_front_doors_race_for_a_budget_that_fits_seven(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, database: str
+    url: str, monkeypatch: pytest.MonkeyPatch, store: str
 ) -> None:
-    url = request.getfixturevalue(database)
+    with postgres_server() if store == "postgresql" else nullcontext(url) as place:
+        _check_race(place, monkeypatch)
+
+
+def _check_race(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clients = [connect(url)]
     monkeypatch.setattr(service, "NAMESPACE", "another")
     clients.append(connect(url))
