@@ -1,17 +1,14 @@
 """Where the toy's corpus may come from and where its run may lie: a Dataset, a URI, a cluster, the command line."""
 
 import json
-import signal
 from typing import Any
 
 import pandas as pd
 import pytest
 import ray.data
-from small_jobs import joining
 from toy_bench import QUIET, SPOKEN, Bench
 from toy_method import CHUNKS, LENGTHS
 from typer.testing import CliRunner
-from zygote import fork_command
 
 import rayprivacy as rp
 from rayprivacy.cli import app
@@ -95,29 +92,3 @@ def test_the_command_line_is_the_same(bench: Bench) -> None:
     assert call("report", out, "--public").output.strip().endswith("report-public.html")
     assert "deleted" in call("clean", out).output
     assert "ToyRecipe" in json.loads(call("schema").output)["$defs"]
-
-
-DIES_AT_THE_THIRD = """
-from rayprivacy.release.gate import Gate
-real, calls = Gate.release_histogram, []
-def dying(self, *args, **more):
-    calls.append(1)
-    if len(calls) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return real(self, *args, **more)
-Gate.release_histogram = dying
-"""
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_process_that_is_killed_is_resumed_by_another(bench: Bench) -> None:
-    """SIGKILL between two chunks, in a process of its own, on a cluster that lives on."""
-    words = ["run", str(bench.recipe), "--out", str(bench.folder / "out")]
-    assert fork_command([*words, *joining()], bench.folder, DIES_AT_THE_THIRD).wait() == -signal.SIGKILL
-    assert len(bench.charges()) == 2
-    result = bench.run()
-    assert len(bench.charges()) == 4
-    assert result.texts().count() == 8
-    assert SPOKEN not in (bench.folder / "stdout").read_text() + (bench.folder / "stderr").read_text()
