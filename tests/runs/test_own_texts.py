@@ -33,12 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[SamplingConfig]:
 
     def watched(*arguments: Any) -> Any:
         sampler = real(*arguments).__enter__()
-
-        def sample(prompts: list[str], sampling: SamplingConfig) -> list[list[int]]:
-            found.append(sampling)
-            return sampler(prompts, sampling)
-
-        return nullcontext(sample)
+        return nullcontext(lambda prompts, sampling: found.append(sampling) or sampler(prompts, sampling))
 
     monkeypatch.setattr(module.fast, "sampler_of", watched)
     return found

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from toy_bench import QUIET
@@ -96,11 +97,10 @@ def test_a_run_beside_it_shares_the_model(
     tmp_path: Path, tiny_base: Path, public_text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_one = _inputs(tmp_path, tiny_base, "one")
-    trained: list[int] = []
-    real = pretraining.pretrained
-    monkeypatch.setattr(pretraining, "pretrained", lambda *more: trained.append(1) or real(*more))
+    trained = Mock(side_effect=pretraining.pretrained)
+    monkeypatch.setattr(pretraining, "pretrained", trained)
     assert _inputs(tmp_path, tiny_base, "two") == of_one
-    assert trained == []
+    assert trained.call_count == 0
     one, two = (_model(tmp_path / name) for name in ("one", "two"))
     card = (one / "README.md").read_text()
     for path in one.iterdir():
@@ -114,7 +114,7 @@ def test_a_run_beside_it_shares_the_model(
     assert (two / "README.md").read_text() == card, "both are of one release"
     public_text.write_text(public_text.read_text() + "\nand one more")
     _inputs(tmp_path, tiny_base, "three")
-    assert trained == [1], "other text is another model"
+    assert trained.call_count == 1, "other text is another model"
 
 
 @pytest.fixture(scope="module")
@@ -140,14 +140,10 @@ def test_what_cannot_be_shared_is_trained(
     elif damage == "another owner":
         monkeypatch.setattr(os, "getuid", lambda: one.stat().st_uid + 1)
     else:
-        monkeypatch.setattr(os, "link", _refused)
+        monkeypatch.setattr(os, "link", Mock(side_effect=OSError("another disk")))
     assert _inputs(folder, tiny_base, two) == of_one
     assert _found(folder / two) == []
     assert not list((folder / two / "public").glob(".pretrained-*"))
-
-
-def _refused(*_: Any, **__: Any) -> None:
-    raise OSError("another disk")
 
 
 @pytest.mark.usefixtures("one_thread")
