@@ -102,7 +102,10 @@ def test_which_file_a_repeated_turn_is_in_changes_no_document(tmp_path, key_path
     assert [made[name].dropped.duplicates for name in ("once", "jsonl-one", "jsonl-two")] == [0, 48, 48]
 
 
-@pytest.mark.parametrize("ids", [pa.float64(), pa.dictionary(pa.int32(), pa.string())])
+INTEGERS = pytest.param(pa.int64(), marks=pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize("ids", [INTEGERS, pa.float64(), pa.dictionary(pa.int32(), pa.string())])
 def test_planted_users_go_with_ids_of_any_type(tmp_path, key_path, ids):
     users = pa.array(range(8), pa.int64())
     users = users.cast(pa.string()).dictionary_encode() if pa.types.is_dictionary(ids) else users.cast(ids)
@@ -186,7 +189,7 @@ def test_unusable_corpora(tmp_path, key_path, table, told):
 
 def _tasks_seen(since):
     """How often Ray has begun each function of ours between some times, as its own record of events has it."""
-    time.sleep(1.5)  # processes send what they did once a second
+    time.sleep(2.5)  # processes send what they did once a second
     seen = [Counter() for _ in since[1:]]
     for event in ray.timeline():
         if event["cat"].startswith("task::rayprivacy") or event["name"].startswith("rayprivacy"):
