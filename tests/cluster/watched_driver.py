@@ -124,14 +124,20 @@ def _watched_worker(real: Callable[..., Any], points: Points) -> Callable[[Any],
     def train_worker(given: Any) -> None:
         from rayprivacy.dpsgd import worker
 
-        step = worker._Worker._step
+        train = worker._Worker.train
 
-        def watched(self: Any, number: int, *given: Any) -> None:
-            if number == 3:  # the second step of the second chunk
-                points.reach("steps")
-            step(self, number, *given)
+        def watched(self: Any) -> None:
+            engine, step = self._training.engine, self._training.engine.step
 
-        worker._Worker._step = watched  # type: ignore[method-assign]
+            def stopping(number: int, batches: Any) -> None:
+                if number == 3:  # the second step of the second chunk
+                    points.reach("steps")
+                step(number, batches)
+
+            engine.step = stopping
+            train(self)
+
+        worker._Worker.train = watched  # type: ignore[method-assign]
         real(given)
 
     return train_worker

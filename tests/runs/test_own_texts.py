@@ -33,7 +33,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[SamplingConfig]:
 
     def watched(*arguments: Any) -> Any:
         sampler = real(*arguments).__enter__()
-        return nullcontext(lambda prompts, sampling: found.append(sampling) or sampler(prompts, sampling))
+
+        def sample(prompts: list[str], sampling: SamplingConfig) -> list[list[int]]:
+            found.append(sampling)
+            return sampler(prompts, sampling)
+
+        return nullcontext(sample)
 
     monkeypatch.setattr(module.fast, "sampler_of", watched)
     return found
