@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,11 @@ from zygote import Forked, fork
 from rayprivacy.cluster.submit import connect
 
 TOKEN = "0123456789abcdef" * 4
-METRICS = {"RAY_metrics_report_interval_ms": "2000"}  # not ten seconds, in which a small run comes and goes
+METRICS = {"RAY_metrics_report_interval_ms": "1000"}  # not ten seconds, in which a small run comes and goes
 
 
 @dataclass(frozen=True)
 class Head:
-    """A running cluster."""
-
     folder: Path  # in which Ray keeps its session
     address: str  # URL of the dashboard, where jobs are submitted
     gcs: str  # where drivers join
@@ -45,30 +43,24 @@ def wait_for(what: Callable[[], Any], seconds: float = 240) -> Any:
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(each.getsockname()[1]) for each in sockets]
 
 
 def start(folder: Path, token: Path) -> tuple[Forked, str, int]:
     """`ray start --head` as an operator would, with a dashboard and token authentication."""
-    gcs, dashboard, agent, client = free_ports(4)
-    ports = {"port": gcs, "dashboard-port": dashboard, "dashboard-agent-listen-port": agent}
-    ports["ray-client-server-port"] = client
+    names = ("port", "dashboard-port", "dashboard-agent-listen-port", "ray-client-server-port")
+    ports = dict(zip(names, free_ports(4), strict=True))
     options = [f"--{name}={port}" for name, port in ports.items()]
+    options += [f"--temp-dir={folder}", "--disable-usage-stats", "--node-ip-address=127.0.0.1"]
+    command = ["ray", "start", "--head", "--block", "--num-cpus=4", *options]
     bins = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # where the job finds `python`
     server = {"PATH": bins, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "OMP_NUM_THREADS": "1"}
-    server |= METRICS
     with (folder / "log").open("a") as log:
-        options += [f"--temp-dir={folder}", "--disable-usage-stats", "--node-ip-address=127.0.0.1"]
-        command = ["ray", "start", "--head", "--block", "--num-cpus=4", *options]
         code = "from ray.scripts.scripts import main\nmain()\n"
-        process = fork(command, code, os.environ | server, folder, [log.fileno(), log.fileno()])
-    return process, f"http://127.0.0.1:{dashboard}", gcs
+        process = fork(command, code, os.environ | server | METRICS, folder, [log.fileno(), log.fileno()])
+    return process, f"http://127.0.0.1:{ports['dashboard-port']}", ports["port"]
 
 
 @contextmanager

@@ -15,9 +15,8 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import recipes
-import yaml
 from ray.cluster_utils import Cluster
-from small_jobs import sentence, small_corpus_block
+from small_jobs import job_of, sentence
 from zygote import Forked, fork
 
 from rayprivacy.ledger.charges import Charge
@@ -33,18 +32,13 @@ SEQPATE: dict[str, Any] = recipes.SEQPATE | {
     "evaluation": recipes.EVALUATION,
     "resources": {"actors": 2, "cpus_per_actor": 2, "piece": 7},  # one on each node; 4 pieces of a vote
 }
-GENERATOR: dict[str, Any] = {
-    "method": "generator",
-    "codes": {"values": {"topic": ["food", "pets"]}},
+GENERATOR: dict[str, Any] = recipes.GENERATOR | {
     "training": recipes.TRAINING | {"bands": 2},  # noise that has to be made again
-    "generation": {"texts": 12, "max_tokens": 10},
-    "evaluation": recipes.EVALUATION,
     "resources": {"workers": 3, "cpus": 1, "actors": 1},  # at least one on each node
 }
 
 
 def wait_for(found: Callable[[], T], what: str, within: float = PATIENCE) -> T:
-    """The first true answer."""
     until = time.monotonic() + within
     while not (answer := found()):
         assert time.monotonic() < until, f"waited {within:.0f} s for {what}"
@@ -57,11 +51,8 @@ class Nodes:
 
     def __init__(self, cpus: int = 2, largest_message: int = 100) -> None:
         # What is larger goes to the object store of its node, and is lost with it; a dead node is noticed soon.
-        config = {
-            "max_direct_call_object_size": largest_message,
-            "health_check_period_ms": 500,
-            "health_check_failure_threshold": 6,
-        }
+        config = {"max_direct_call_object_size": largest_message}
+        config |= {"health_check_period_ms": 500, "health_check_failure_threshold": 6}
         self._cpus = cpus
         head = {"num_cpus": cpus, "include_dashboard": False, "_system_config": config}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -101,24 +92,13 @@ class Job:
     @staticmethod
     def make(folder: Path, base: Path, address: str, blocks: dict[str, Any]) -> "Job":
         """30 users with 4 sentences each, in 8 files, so that every node has some to read."""
-        rows = [(user, number) for user in range(30) for number in range(4)]
-        columns = {
-            "who": [f"user-{user}" for user, _ in rows],
-            "said": [sentence(user, number) for user, number in rows],
-            "topic": [("food", "pets", "home")[place % 3] for place in range(len(rows))],
-        }
+        pairs, topics = [(user, number) for user in range(30) for number in range(4)], ("food", "pets", "home")
+        rows = [{"who": f"user-{u}", "said": sentence(u, n), "topic": topics[(u + n) % 3]} for u, n in pairs]
         (folder / "talk").mkdir()
         for file in range(8):
-            pq.write_table(pa.table(columns).slice(file * 15, 15), folder / "talk" / f"{file}.parquet")
-        corpus = small_corpus_block(folder) | {"source": str(folder / "talk")}
-        recipe = {
-            "corpus": corpus | ({"labels": ["topic"]} if "codes" in blocks else {}),
-            "privacy": {"ledger": _url(folder / "book"), "key": str(folder / "secret.key"), "account": "talk"},
-            "model": {"base": str(base), "dtype": "float32"},
-            **blocks,
-        }
-        path = folder / "talk.yaml"
-        path.write_text(yaml.safe_dump(recipe))
+            pq.write_table(pa.Table.from_pylist(rows[file * 15 : file * 15 + 15]), folder / "talk" / f"{file}.parquet")
+        labels = {"labels": ["topic"]} if "codes" in blocks else {}
+        path = job_of(folder, base, **blocks, corpus={"source": str(folder / "talk"), **labels}).recipe
         settings = load_recipe(path, ())
         open_account(settings, method_of(settings).planned(settings)).close()
         return Job(folder, path, address)
@@ -130,7 +110,7 @@ class Job:
         """
         book = self.folder / f"{out}.db"
         if not book.exists():
-            with closing(sqlite3.connect(self.folder / "book.db")) as blank, closing(sqlite3.connect(book)) as copy:
+            with closing(sqlite3.connect(self.folder / "ledger.db")) as blank, closing(sqlite3.connect(book)) as copy:
                 blank.backup(copy)
         points = self.folder / f"{out}.points"
         points.mkdir(exist_ok=True)
@@ -148,12 +128,10 @@ class Job:
 
     def book(self, out: str) -> tuple[list[str], list[Charge]]:
         """The kinds of entries of a run's book, in order and verified, without take-overs; and its charges."""
-        ledger = Ledger.open(_url(self.folder / out))
-        ledger.verify()
-        entries = ledger.entries("talk")
-        charges = ledger.charges_of("talk", load_recipe(self.recipe, ()).release_id)
-        ledger.close()
-        return [entry.kind for entry in entries if entry.kind not in ("takeover", "renew")], charges
+        with closing(Ledger.open(_url(self.folder / out))) as ledger:
+            ledger.verify()
+            kinds = [entry.kind for entry in ledger.entries("talk") if entry.kind not in ("takeover", "renew")]
+            return kinds, ledger.charges_of("talk", load_recipe(self.recipe, ()).release_id)
 
     def certificate(self, out: str) -> dict[str, Any]:
         """Of a run, without the hash of the last entry, in which there is a clock time."""
@@ -169,16 +147,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Driver:
-    """A run in a process of its own."""
-
     process: Forked
     out: Path
     points: Path
     stderr: Path
 
     def until(self, found: Callable[[], T], what: str) -> T:
-        """Wait for something while the driver runs."""
-
         def look() -> T:
             answer = found()
             assert answer or self.process.poll() is None, f"ended before {what}:\n{self.stderr.read_text()[-2000:]}"
@@ -193,7 +167,6 @@ class Driver:
         self.until((self.points / f"caught-{point}").exists, f"work on the other node, at {point}")
 
     def release(self, point: str) -> None:
-        """Let work pass a point again."""
         (self.points / f"order-{point}").unlink()
 
     def lose(self, point: str, nodes: Nodes) -> None:
@@ -213,7 +186,6 @@ class Driver:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL the driver, and what else it started itself."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

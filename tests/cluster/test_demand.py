@@ -24,7 +24,16 @@ from rayprivacy.runs import context
 from rayprivacy.runs.context import await_machines
 from rayprivacy.runs.recipe import StageNeeds
 
-DRIVER = Path(__file__).with_name("growing_driver.py")
+GROWING = """import json, sys, ray
+from rayprivacy.runs import context
+from rayprivacy.runs.recipe import StageNeeds
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+sentences = []
+context.await_machines(StageNeeds(stage="teachers", cpus=2), sentences.append)
+first = ray.cluster_resources().get("CPU", 0)
+context.MINUTES = 0.05
+context.await_machines(StageNeeds(stage="teachers", cpus=1000), sentences.append)
+print(json.dumps([first, sentences]))"""
 HEAD = "ray.head.default"
 WORKER = {"resources": {"CPU": 1, "object_store_memory": 80_000_000}, "node_config": {}, "max_workers": 3}
 
@@ -72,16 +81,18 @@ def bench(tmp_path: Path, tiny_base: Path) -> Bench:
 
 @pytest.mark.usefixtures("impatient")
 def test_a_run_asks_for_each_of_its_stages(bench: Bench, local_ray: Path) -> None:
-    asked = [{"stage": "corpus", "cpus": 1}, {"stage": LENGTHS, "cpus": 1000}]
-    spoken = io.StringIO()
-    joined = {"resources": {"address": "auto", "stages": asked}}
-    rp.run(bench.load(joined), bench.folder / "joined", console=Console(file=spoken, width=200))
-    assert spoken.getvalue().count("asked for") == 1
-    assert f"{LENGTHS}: asked for 1000 CPUs" in spoken.getvalue()
-    spoken = io.StringIO()
-    alone = {"resources": {"stages": asked}}
-    rp.run(bench.load(alone), bench.folder / "joined", resume=True, console=Console(file=spoken, width=200))
-    assert "asked for" not in spoken.getvalue(), "a machine that is alone does not grow, and resources may change"
+    stages = [{"stage": "corpus", "cpus": 1}, {"stage": LENGTHS, "cpus": 1000}]
+
+    def spoken(**resources: Any) -> str:
+        console = Console(file=io.StringIO(), width=200)
+        recipe = bench.load({"resources": {"stages": stages, **resources}})
+        rp.run(recipe, bench.folder / "out", resume=True, console=console)
+        return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+    joined = spoken(address="auto")
+    assert joined.count("asked for") == 1
+    assert f"{LENGTHS}: asked for 1000 CPUs" in joined
+    assert "asked for" not in spoken(), "a machine that is alone does not grow, and resources may change"
     assert len(bench.charges()) == 4
 
 
@@ -96,17 +107,15 @@ def growing() -> Iterator[str]:
     """The address of a head without CPUs, and Ray's own autoscaler, whose machines are processes."""
     port = free_ports(1)[0]
     address = f"{ray.util.get_node_ip_address()}:{port}"
-    env = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_AUTH_MODE": "disabled"}
+    env = os.environ | {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_AUTH_MODE": "disabled"}
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         config = Path(folder) / "cluster.json"
         config.write_text(json.dumps(_cluster(address)))
         options = [f"--port={port}", f"--temp-dir={folder}", f"--autoscaling-config={config}"]
         options += ["--block", "--num-cpus=0", "--include-dashboard=false", "--disable-usage-stats"]
-        ray_command = Path(sys.executable).with_name("ray")
+        command = [Path(sys.executable).with_name("ray"), "start", "--head", *options]
         with (Path(folder) / "log").open("w") as log:
-            head = subprocess.Popen(
-                [ray_command, "start", "--head", *options], env=os.environ | env, stdout=log, stderr=log
-            )
+            head = subprocess.Popen(command, env=env, stdout=log, stderr=log)
         try:
             yield address
         finally:
@@ -120,22 +129,19 @@ def _cluster(address: str) -> dict[str, Any]:
     # No updaters, as on Kubernetes: nobody logs in to a machine that is a process.
     provider = {"type": "fake_multinode", "launch_multiple": True, "gcs_address": address}
     provider |= {"disable_node_updaters": True, "worker_liveness_check": False}
-    head = {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}
-    return {
-        **{"cluster_name": "growing", "max_workers": 3, "idle_timeout_minutes": 5, "upscaling_speed": 100},
-        **{"provider": provider, "available_node_types": {HEAD: head, "cpu": WORKER}, "head_node_type": HEAD},
-        **{"auth": {"ssh_user": "nobody"}, "docker": {}, "file_mounts": {}, "file_mounts_sync_continuously": False},
-        **{name: [] for name in lists.split()},
-    }
+    kinds = {HEAD: {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}, "cpu": WORKER}
+    found = {"cluster_name": "growing", "max_workers": 3, "idle_timeout_minutes": 5, "upscaling_speed": 100}
+    found |= {"provider": provider, "available_node_types": kinds, "head_node_type": HEAD}
+    found |= {"auth": {"ssh_user": "nobody"}, "docker": {}, "file_mounts": {}, "file_mounts_sync_continuously": False}
+    return found | {name: [] for name in lists.split()}
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_machines_come_when_a_stage_asks_for_them(growing: str) -> None:
-    env = os.environ | {"RAY_AUTH_MODE": "disabled"}
-    answer = subprocess.run(
-        [sys.executable, DRIVER, growing], env=env, capture_output=True, text=True, timeout=patience(300), check=False
-    )
+    env, seconds = os.environ | {"RAY_AUTH_MODE": "disabled"}, patience(300)
+    command = [sys.executable, "-c", GROWING, growing]
+    answer = subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds, check=False)
     assert answer.returncode == 0, answer.stderr[-2000:]
     first, sentences = json.loads(answer.stdout.splitlines()[-1])
     assert first == 2, "the cluster had none, and grew"

@@ -1,16 +1,26 @@
 """Whole nodes, and drivers, lost in the middle of their work: the same votes, model and certificate, charged once."""
 
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import ray
+from dp_accounting import GaussianDpEvent
 from node_loss import GENERATOR, SEQPATE, Driver, Job, Nodes
+from postgres import postgres_server
 from ray.exceptions import GetTimeoutError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from sqlalchemy import make_url
 
-from rayprivacy.core.errors import CorpusError, LedgerError
+from rayprivacy.accounting.calibrate import sigma_for
+from rayprivacy.core.errors import BudgetRefusedError, CorpusError, LedgerError
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.corpus import shards
 from rayprivacy.ledger.client import connect
 from rayprivacy.ledger.service import Address, ensure_service
@@ -18,10 +28,12 @@ from rayprivacy.ledger.store import Ledger, LedgerApi
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.work import pieces
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(1800)]
 
 ONE_CHARGE = ["create", "reserve", "start", "commit"]
 THREE_CHARGES = ["create", *["reserve", "start", "commit"] * 3]  # the shares of the codes, and two chunks
+CAP = Budget(3.0, 1e-6)
+TWENTIETH = GaussianDpEvent(sigma_for(20, CAP))
 
 
 def _finished(driver: Driver) -> None:
@@ -29,7 +41,6 @@ def _finished(driver: Driver) -> None:
 
 
 def _undisturbed(folder: Path, base: Path, nodes: Nodes, blocks: dict[str, Any]) -> Job:
-    """A recipe, and a run of it that nobody disturbs."""
     nodes.other()
     job = Job.make(folder, base, nodes.address, blocks)
     _finished(job.start("undisturbed"))
@@ -48,7 +59,6 @@ def generator(two_nodes: Nodes, tiny_base: Path, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def drivers() -> Iterator[list[Driver]]:
-    """Drivers that do not outlive their test."""
     started: list[Driver] = []
     yield started
     for driver in started:
@@ -63,18 +73,16 @@ def _same_votes(job: Job, out: str) -> None:
     _same_files(job, out, "private/teachers/*.safetensors")
 
 
+def _same_model(job: Job, out: str) -> None:
+    """One charge for each chunk, and the model that the noise of these chunks makes; the shares have other noise."""
+    assert job.book(out)[0] == THREE_CHARGES
+    _same_files(job, out, "model/model.safetensors")
+
+
 def _same_files(job: Job, out: str, pattern: str) -> None:
     for each in ("private/shards/*", pattern):
         assert job.contents(out, each) == job.contents("undisturbed", each)
     assert job.certificate(out) == job.certificate("undisturbed")
-
-
-def _same_model(job: Job, out: str) -> None:
-    """One charge for each chunk, and the model that the noise of these chunks makes; the shares have other noise."""
-    kinds, charges = job.book(out)
-    assert kinds == THREE_CHARGES
-    assert len(charges) == 3
-    _same_files(job, out, "model/model.safetensors")
 
 
 def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(
@@ -160,38 +168,62 @@ def test_training_without_room_for_its_workers_gives_up(
 
 @pytest.fixture
 def joined(two_nodes: Nodes) -> Iterator[Nodes]:
-    """The nodes, with this process as a driver."""
+    """The nodes, with this process as a driver; workers import this module by name."""
     if ray.is_initialized():  # by an earlier test of the session, on one node
         ray.shutdown()
-    ray.init(address=two_nodes.address, log_to_driver=False)
+    path = {"env_vars": {"PYTHONPATH": ":".join(sys.path)}}
+    ray.init(address=two_nodes.address, log_to_driver=False, runtime_env=path)
     yield two_nodes
     ray.shutdown()
+
+
+def _pay(url: str, number: int) -> tuple[str, str]:
+    with closing(Ledger.open(url)) as ledger:
+        node = ray.get_runtime_context().get_node_id()
+        try:
+            charge = ledger.start(ledger.reserve("chat", f"run-{number}", "d", TWENTIETH))
+        except BudgetRefusedError:
+            return node, "refused"
+        ledger.commit_output(charge, str(number).encode())
+        return node, "paid"
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+def test_sixty_four_tasks_on_two_nodes_cannot_overspend_what_fits_twenty(
+    joined: Nodes, tmp_path: Path, store: str
+) -> None:
+    joined.other()
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    pay = ray.remote(_pay).options(num_cpus=0.5, max_retries=0)
+    with ExitStack() as stack:
+        server = make_url(stack.enter_context(postgres_server())) if store == "postgresql" else None
+        there = server and server.set(drivername=store).render_as_string(hide_password=False)
+        url = there or f"sqlite:///{tmp_path}/ledger.db"
+        ledger = stack.enter_context(closing(Ledger.open(url)))
+        ledger.create_account("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, CAP)
+        places = [pay.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)) for node in nodes]
+        found = ray.get([places[number % 2].remote(url, number) for number in range(64)], timeout=400)
+        assert Counter(outcome for _, outcome in found) == {"paid": 20, "refused": 44}
+        assert {node for node, _ in found} == {*nodes}
+        report = ledger.verify()
+        assert (report.charges, report.outputs, report.entries) == (20, 20, 1 + 3 * 20)
 
 
 def test_sharding_that_loses_processes_again_and_again_gives_up(
     joined: Nodes, seqpate: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined.other()
-    attempts: list[None] = []
-
-    def late() -> None:
-        raise GetTimeoutError("quoted-71ab")
+    rounds, lost = Mock(side_effect=pieces._round), GetTimeoutError("quoted-71ab")
 
     def task(*_: object) -> None:
-        late()
+        raise lost
 
-    lost = pieces._round
-
-    def counted(*arguments: Any) -> Any:
-        attempts.append(None)
-        return lost(*arguments)
-
-    monkeypatch.setattr(pieces, "_round", counted)
+    monkeypatch.setattr(pieces, "_round", rounds)
     monkeypatch.setattr(pieces, "_task", task)
     config = load_recipe(seqpate.recipe, ()).corpus
     with pytest.raises(CorpusError, match="lost processes 3 times") as caught:
         shards.shard_corpus(config, seqpate.folder / "secret.key", 4, 2, tmp_path / "shards")
-    assert len(attempts) == pieces.ATTEMPTS
+    assert rounds.call_count == pieces.ATTEMPTS
     assert caught.value.__cause__ is caught.value.__context__ is None
     assert not (tmp_path / "shards" / "manifest.json").exists()
 
@@ -212,3 +244,36 @@ def _ask_on(client: LedgerApi) -> None:
     for _ in range(100):
         client.accounts()
         time.sleep(0.1)
+
+
+PARTS, WORKERS = 64, 8
+
+
+@pytest.fixture
+def eight_cpus(zygotes: None) -> Iterator[Nodes]:
+    nodes = Nodes(cpus=WORKERS // 2, largest_message=100_000)  # as Ray has it: an actor is restarted with what it had
+    nodes.other()
+    yield nodes
+    nodes.shutdown()
+
+
+def test_eight_workers_that_lose_a_node_in_each_stage_make_the_model_of_one(
+    eight_cpus: Nodes, tiny_base: Path, tmp_path: Path, drivers: list[Driver]
+) -> None:
+    several_blocks = {"texts": 192, "max_tokens": 6}  # so that there are two actors
+    own = {"generation": several_blocks, "resources": {"workers": WORKERS, "cpus": 1, "actors": 2}}
+    job, points = Job.make(tmp_path, tiny_base, eight_cpus.address, GENERATOR | own), ("sharding", "steps", "writing")
+    _finished(job.start("one", "-o", "resources.workers=1", PART_FILES=str(PARTS)))
+    many = job.start("many", orders=dict.fromkeys(points, ""), PART_FILES=str(PARTS))
+    drivers.append(many)
+    for point in points:
+        many.caught(point, eight_cpus.other())
+        many.lose(point, eight_cpus)
+        eight_cpus.other()
+    _finished(many)
+    assert many.visits("sharding") > PARTS
+    assert many.visits("steps") >= 2 * WORKERS, "every rank does the step anew"
+    for pattern in ("private/shards/*", "model/model.safetensors"):
+        assert job.contents("many", pattern) == job.contents("one", pattern)
+    assert job.certificate("many") == job.certificate("one")
+    assert job.book("many")[0] == job.book("one")[0] == THREE_CHARGES

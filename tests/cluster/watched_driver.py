@@ -33,8 +33,6 @@ POLL = 0.05
 
 
 class Points:
-    """What work does when it reaches a point."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._passed: dict[str, int] = {}
@@ -115,8 +113,6 @@ def _watched_group(points: Points) -> type:
 
 def _watched_sampler(points: Points) -> type:
     class Watched(writing.SamplingActor):
-        """An actor that is caught when it is given a block of prompts."""
-
         def sample(self, *args: Any) -> Any:
             points.reach("writing")
             return super().sample(*args)
@@ -128,14 +124,20 @@ def _watched_worker(real: Callable[..., Any], points: Points) -> Callable[[Any],
     def train_worker(given: Any) -> None:
         from rayprivacy.dpsgd import worker
 
-        step = worker._Worker._step
+        train = worker._Worker.train
 
-        def watched(self: Any, number: int, *given: Any) -> None:
-            if number == 3:  # the second step of the second chunk
-                points.reach("steps")
-            step(self, number, *given)
+        def watched(self: Any) -> None:
+            engine, step = self._training.engine, self._training.engine.step
 
-        worker._Worker._step = watched  # type: ignore[method-assign]
+            def stopping(number: int, batches: Any) -> None:
+                if number == 3:  # the second step of the second chunk
+                    points.reach("steps")
+                step(number, batches)
+
+            engine.step = stopping
+            train(self)
+
+        worker._Worker.train = watched  # type: ignore[method-assign]
         real(given)
 
     return train_worker

@@ -2,7 +2,6 @@
 
 import threading
 import zipfile
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,15 +19,17 @@ from rayprivacy.cluster.submit import connect, exit_code, parcel, read_token
 from rayprivacy.core.errors import ClusterError, ConfigError, KeyFileError
 from rayprivacy.methods.registry import load_recipe, parse_recipe
 from rayprivacy.runs.recipe import Recipe
+from rayprivacy.runs.source import DATASET
 
 ROOT = Path(__file__).parents[2]
 
 
 def recipe(**blocks: Any) -> Recipe:
-    base: dict[str, Any] = {"method": "seqpate", "privacy": {"key": "/mnt/key", "ledger": "postgresql://me@db/ledger"}}
-    for name, value in blocks.items():
-        base[name] = {**base.get(name, {}), **value} if isinstance(value, dict) else value
-    return parse_recipe(base)
+    base: dict[str, Any] = {"privacy": {"key": "/mnt/key", "ledger": "postgresql://me@db/ledger"}}
+    given = {
+        name: {**base.get(name, {}), **value} if isinstance(value, dict) else value for name, value in blocks.items()
+    }
+    return parse_recipe({"method": "seqpate", **base, **given})
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,7 @@ def recipe(**blocks: Any) -> Recipe:
         ({"model": {"base": "./models/mine"}}, "model.base"),
         ({"model": {"base": "weights/mine.gguf"}}, "model.base"),
         ({"resources": {"features": "cache"}}, "resources.features"),
+        ({"corpus": {"source": DATASET}}, "a job cannot be handed a dataset"),
     ],
 )
 def test_a_path_that_the_cluster_would_not_find_is_refused(blocks: dict[str, Any], key: str) -> None:
@@ -58,19 +60,16 @@ def test_a_path_that_the_cluster_would_not_find_is_refused(blocks: dict[str, Any
     assert "word" not in str(error.value)
 
 
-def test_what_the_cluster_finds_is_taken() -> None:
+def test_what_the_cluster_finds_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for source in ("/mnt/chats.parquet", "s3://bucket/chats?region=eu-central-1"):
         check_recipe_paths(recipe(corpus={"source": source}))
         check_recipe_paths(recipe(pretrain={"source": source}))
     for ledger in ("sqlite:////var/ledger.db", "postgresql://me@db/ledger?passfile=/mnt/pgpass"):
         check_recipe_paths(recipe(privacy={"ledger": ledger}))
-    check_recipe_paths(recipe(model={"base": "HuggingFaceTB/SmolLM2-135M"}, prompts="/mnt/openers.txt"))
-
-
-def test_a_directory_here_is_no_hub_id_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    check_recipe_paths(recipe(model={"base": "org/model"}, prompts="/mnt/openers.txt"))
     (tmp_path / "org" / "model").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"model\.base"):
+    with pytest.raises(ConfigError, match=r"model\.base"):  # a directory here is no hub id there
         check_recipe_paths(recipe(model={"base": "org/model"}))
 
 
@@ -82,7 +81,7 @@ def test_what_is_private_does_not_lie_in_what_travels(tmp_path: Path, monkeypatc
     code.mkdir(parents=True)
     elsewhere = {"privacy": {"key": str(tmp_path / "key"), "ledger": f"sqlite:///{tmp_path}/book.sqlite"}}
     check_recipe_paths(recipe(**elsewhere), code.parent)
-    inside = [
+    inside: list[dict[str, Any]] = [
         {"privacy": {"key": str(code / "chat.secret")}},
         {"privacy": {"ledger": f"sqlite:///{code}/book.sqlite"}},
         {"privacy": {"ledger": f"postgresql://me@db/ledger?passfile={code}/pass"}},
@@ -134,9 +133,7 @@ def test_the_job_is_the_release_and_joins_the_cluster() -> None:
 
 def test_the_fingerprint_tells_work_apart_and_not_its_spread() -> None:
     def fingerprint(out: str = "/out", **blocks: Any) -> str:
-        job = run_job(recipe(**blocks), out, "/work")
-        assert job.id == recipe().release_id
-        return job.fingerprint
+        return run_job(recipe(**blocks), out, "/work").fingerprint
 
     assert fingerprint() == fingerprint(resources={"actors": 7})
     others = [fingerprint("/other"), fingerprint(generation={"texts": 9}), fingerprint(privacy={"account": "b"})]
@@ -176,27 +173,8 @@ def test_nobody_there_is_one_sentence_and_exit_code_1(tmp_path: Path) -> None:
     assert "nothing answers at http://127.0.0.1:9" in str(done.exception)
 
 
-@pytest.fixture
-def stranger(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A web server that is no Ray: answers everything with one status."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(request.param)
-            self.end_headers()
-            self.wfile.write(b"hello")
-
-        def log_message(self, *args: Any) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
-
-
 @pytest.mark.parametrize(
-    ("stranger", "error", "said"),
+    ("status", "error", "said"),
     [
         (200, ClusterError, "no Ray job server"),
         (404, ClusterError, "404"),
@@ -204,11 +182,23 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[str]:
         (401, ConfigError, "--token-file"),
         (403, ConfigError, "--token-file"),
     ],
-    indirect=["stranger"],
 )
-def test_who_answers_otherwise_is_one_sentence(stranger: str, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said) as raised:
-        connect(stranger)
+def test_who_answers_otherwise_is_one_sentence(status: int, error: type[Exception], said: str) -> None:
+    class Stranger(BaseHTTPRequestHandler):
+        """A web server that is no Ray: answers everything with one status."""
+
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"hello")
+
+        def log_message(self, *args: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Stranger) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        with pytest.raises(error, match=said) as raised:
+            connect(f"http://127.0.0.1:{server.server_address[1]}")
+        server.shutdown()
     assert "\n" not in str(raised.value)
 
 
@@ -223,11 +213,14 @@ def test_a_token_file_is_private_and_holds_a_token(tmp_path: Path, text: str, mo
         read_token(tmp_path / "none")
 
 
-def test_the_exit_code_is_the_jobs() -> None:
-    for status, by_driver in {
-        "SUCCEEDED": {0: 0},
-        "FAILED": {1: 1, 2: 2, 3: 3, 137: 1, None: 1},
-        "STOPPED": {None: 1, 0: 1},
-    }.items():
-        for driver, code in by_driver.items():
-            assert exit_code(SimpleNamespace(status=JobStatus(status), driver_exit_code=driver)) == code
+@pytest.mark.parametrize(
+    ("status", "by_driver"),
+    [
+        ("SUCCEEDED", {0: 0}),
+        ("FAILED", {1: 1, 2: 2, 3: 3, 137: 1, None: 1}),
+        ("STOPPED", {None: 1, 0: 1}),
+    ],
+)
+def test_the_exit_code_is_the_jobs(status: str, by_driver: dict[int | None, int]) -> None:
+    for driver, code in by_driver.items():
+        assert exit_code(SimpleNamespace(status=JobStatus(status), driver_exit_code=driver)) == code

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from recipes import EVALUATION, SEQPATE, TRAINING
+from recipes import EVALUATION, GENERATOR, SEQPATE, TRAINING
 from safetensors.torch import load_file
 from small_jobs import Job, job_of, write_talk
 
@@ -31,10 +31,8 @@ def generator(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
     table = pq.read_table(tmp_path / "talk.parquet")
     topics = pa.array([("food", "pets", "home")[n % 3] for n in range(len(table))])
     pq.write_table(table.append_column("topic", topics), tmp_path / "talk.parquet")
-    labels = {"corpus": {"labels": ["topic"]}, "codes": {"values": {"topic": ["food", "pets"]}}}
-    sizes = {"training": TRAINING | {"steps": 6}, "generation": {"texts": 12, "max_tokens": 10}}
-    quick = {"evaluation": EVALUATION, "resources": {"cpus": 1, "actors": 1}}
-    return job_of(tmp_path, tiny_base, method="generator", **labels, **sizes, **quick)
+    blocks = GENERATOR | {"training": TRAINING | {"steps": 6}}
+    return job_of(tmp_path, tiny_base, **blocks, corpus={"labels": ["topic"]})
 
 
 class _StoppedError(Exception):

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 
 from rayprivacy.core.errors import ClusterError, ConfigError, ReleaseError
 from rayprivacy.core.keys import Key, create_key
-from rayprivacy.core.private import Private, digest_json
+from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.corpus.manifest import part_path
 from rayprivacy.ledger.store import Ledger
@@ -55,28 +55,24 @@ NOBODY = (3, 8, 9)  # M exceeds the number of users
 QUERIES, CANDIDATES = 70, 6
 MECHANISM = VoteMechanism(QUERIES, CANDIDATES, TEACHERS.count, sigma=40.0)
 ASKED = Asked(digest_json("corpus"), digest_json("question"))
-POINTS = ("training", "between", "voting", "collecting")
-STORMS = 4 * int(os.environ.get("RAYPRIVACY_TEST_EFFORT", "1"))
+STORMS = 2 * int(os.environ.get("RAYPRIVACY_TEST_EFFORT", "1"))
 
 
 @pytest.fixture(scope="module")
-def base_spec(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, tiny_basis: Basis) -> GroupSpec:
-    """Everything public, and no corpus yet."""
+def corpus(
+    tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, tiny_basis: Basis, tiny_backbone: Backbone
+) -> GroupSpec:
     folder = tmp_path_factory.mktemp("ensemble")
     basis, warm = folder / "basis.safetensors", folder / "warm.safetensors"
     save_file({name: getattr(tiny_basis, name).contiguous() for name in ("inward", "outward", "shortlist")}, basis)
     save_file({"matrix": torch.eye(16) / 50}, warm)
     create_key(folder / "key")
-    store = FeatureStore(folder / "features", "recipe-of-the-states", folder / "key")
+    store, shards = FeatureStore(folder / "features", "recipe-of-the-states", folder / "key"), folder / "shards"
     store.prepare()
-    (folder / "shards").mkdir()
-    model = ModelConfig(base=str(tiny_base), dtype="float32")
-    workspace = Workspace(folder / "teachers", "recipe")
-    return GroupSpec(model, TEACHERS, PrivacyUnit.USER, folder / "shards", store, basis, warm, workspace)
-
-
-@pytest.fixture(scope="module")
-def corpus(base_spec: GroupSpec, tiny_backbone: Backbone) -> GroupSpec:
+    shards.mkdir()
+    model, workspace = ModelConfig(base=str(tiny_base), dtype="float32"), Workspace(folder / "teachers", "recipe")
+    spec = GroupSpec(model, TEACHERS, PrivacyUnit.USER, shards, store, basis, warm, workspace)
+    schema = {"shard": pa.int32(), "user": pa.string(), "record": pa.int32(), "text": pa.large_string()}
     for part in range(TEACHERS.parts):
         rows = [
             {"shard": shard, "user": f"u{shard}", "record": n, "text": f"hello {shard} how are you today {n}"}
@@ -84,15 +80,13 @@ def corpus(base_spec: GroupSpec, tiny_backbone: Backbone) -> GroupSpec:
             if shard not in NOBODY
             for n in range(3)
         ]
-        schema = {"shard": pa.int32(), "user": pa.string(), "record": pa.int32(), "text": pa.large_string()}
-        pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(schema)), part_path(base_spec.shards, part))
-        encode_part(base_spec, part, tiny_backbone)
-    return base_spec
+        pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(schema)), part_path(shards, part))
+        encode_part(spec, part, tiny_backbone)
+    return spec
 
 
 @pytest.fixture
 def spec(corpus: GroupSpec, tmp_path: Path) -> GroupSpec:
-    """The ensemble, untrained."""
     workspace = Workspace(tmp_path / "teachers", "recipe")
     workspace.prepare()
     return replace(corpus, workspace=workspace)
@@ -113,11 +107,13 @@ def queries(tiny_features: Features) -> Queries:
     return some_queries(tiny_features, QUERIES)
 
 
-@pytest.fixture
-def expected(spec: GroupSpec, queries: Queries, tiny_backbone: Backbone, tmp_path: Path) -> np.ndarray:
+@pytest.fixture(scope="module")
+def expected(
+    corpus: GroupSpec, queries: Queries, tiny_backbone: Backbone, tmp_path_factory: pytest.TempPathFactory
+) -> np.ndarray:
     """The sums, without Ray: every teacher trained by itself, and every block asked by itself."""
     threads = torch.get_num_threads()
-    alone = replace(spec, workspace=Workspace(tmp_path / "alone", "recipe"))
+    alone = replace(corpus, workspace=Workspace(tmp_path_factory.mktemp("alone") / "teachers", "recipe"))
     alone.workspace.prepare()
     kind, group = kind_for(alone, tiny_backbone), TeacherGroup(alone)
     for teacher in range(TEACHERS.count):
@@ -170,7 +166,7 @@ def test_many_storms_and_one_release(
         for storm in range(STORMS):
             for path in spec.workspace.root.iterdir():
                 path.unlink()
-            points = {POINTS[storm % 4]} | ({chance.choice(POINTS[:3])} if storm % 4 == 3 else set())
+            points = [{"training", "voting"}, {"between", "collecting"}][storm % 2]
             collecting = [place == 1 for place in range(3)] if "collecting" in points else []
             train(pool, chance.randrange(1, 7) if "training" in points else None, hit)
             if "between" in points:
@@ -187,10 +183,10 @@ def test_many_storms_and_one_release(
         assert all(np.array_equal(votes, released[0]) for votes in released)
         assert len(ledger.charges_of("chat", "storm")) == 1
         assert ledger.verify().charges == 1
-    assert len(strikes) >= STORMS + STORMS // 4
+    assert len(strikes) == 2 * STORMS
 
 
-@pytest.mark.parametrize("pieces", [4, 2, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in (1, 12))])
+@pytest.mark.parametrize("pieces", [2, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in (1, 4, 12))])
 def test_spreading_the_work_changes_nothing(
     pieces: int, spec: GroupSpec, queries: Queries, expected: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,12 +197,10 @@ def test_spreading_the_work_changes_nothing(
         again, _ = pool.vote(queries, MECHANISM)
     np.testing.assert_array_equal(sums.reveal(), expected)
     np.testing.assert_array_equal(again.reveal(), expected)
-    assert isinstance(sums, Private)
     assert manifest.teachers == tuple(range(TEACHERS.count))
 
 
 def plasma() -> bytes:
-    """What lies in the memory of this test's own object store, freed objects included."""
     found = []
     for process in psutil.Process().children():
         if process.name() == "raylet":
@@ -217,16 +211,13 @@ def plasma() -> bytes:
 
 
 def written(path: Path) -> bytes:
-    """The written regions of a sparse file."""
     regions, at = [], 0
-    with path.open("rb", buffering=0) as file:
+    with path.open("rb", buffering=0) as file, suppress(OSError):  # there is no more
         while True:
-            try:
-                start = os.lseek(file.fileno(), at, os.SEEK_DATA)
-            except OSError:
-                return b"".join(regions)
+            start = os.lseek(file.fileno(), at, os.SEEK_DATA)
             at = os.lseek(file.fileno(), start, os.SEEK_HOLE)
             regions.append(os.pread(file.fileno(), at - start, start))
+    return b"".join(regions)
 
 
 def test_no_teachers_vote_leaves_an_actor(
@@ -252,8 +243,7 @@ def test_no_teachers_vote_leaves_an_actor(
         stored = plasma()
     totals = [value for value in seen if isinstance(value, PartialSum)]
     assert [len(total.teachers) for total in totals] == [TEACHERS.count]
-    numbers = [value for value in seen if value is not None and not isinstance(value, PartialSum)]
-    assert numbers == []
+    assert [value for value in seen if value is not None and not isinstance(value, PartialSum)] == []
     assert all(len(partial.teachers) >= 2 and vars(partial).keys() == {"teachers", "sums"} for partial in held)
     assert sum(len(partial.teachers) for partial in held) == TEACHERS.count
     assert sums.reveal()[:8].tobytes() in stored, "the search finds what is there"
@@ -286,10 +276,8 @@ def test_errors_of_private_code_are_one_sentence_without_its_text(corpus: GroupS
 
 def test_a_group_that_cannot_start_is_one_sentence(spec: GroupSpec) -> None:
     broken = replace(spec, model=ModelConfig(base="./nowhere"))
-    with (
-        pytest.raises(ConfigError, match=r"^[^\n]*there is no such directory[^\n]*$"),
-        teacher_pool(broken, ALONE) as pool,
-    ):
+    said = pytest.raises(ConfigError, match=r"^[^\n]*there is no such directory[^\n]*$")
+    with said, teacher_pool(broken, ALONE) as pool:
         list(pool.train())
 
 

@@ -1,6 +1,7 @@
 """Advice from the measured frontier: the nearest rows, best first, and a plain word where there are none."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import command
@@ -11,15 +12,9 @@ from rayprivacy.runs.advice import Evidence, advice, advice_for, measured_fronti
 JOBS = Path(__file__).parents[2] / "jobs"
 
 
-def _row(method: str, over_base: float, users: int = 1000, epsilon: float = 3.0, **given: object) -> Evidence:
-    shape = {
-        "corpus": "talk",
-        "settings": f"settings of {over_base}",
-        "runs": 1,
-        "mauve": None,
-        "minutes": 10.0,
-    } | given
-    return Evidence(method=method, over_base=over_base, users=users, epsilon=epsilon, **shape)  # type: ignore[arg-type]
+def _row(method: str, over_base: float, users: int = 1000, epsilon: float = 3.0, **given: Any) -> Evidence:
+    shape = {"corpus": "talk", "settings": f"settings of {over_base}", "runs": 1, "mauve": None, "minutes": 10.0}
+    return Evidence(method=method, over_base=over_base, users=users, epsilon=epsilon, **shape | given)
 
 
 ROWS = [
@@ -35,8 +30,6 @@ def test_the_best_of_the_nearest_rows_is_advised_and_the_best_of_the_other_metho
     said = advice(900, 3.2, None, ROWS)
     assert said.startswith("for about 900 users at epsilon 3.2, generator with settings of 0.5.")
     assert "on talk with 1,000 users at epsilon 3" in said
-    places = [said.index(f"{method} {over:.2f}") for method, over in [("generator", 0.5), ("seqpate", 0.7)]]
-    assert places == sorted(places)
     assert "generator 0.50 (settings of 0.5; one run, 40 min), seqpate 0.70, MAUVE 0.96 (" in said
     assert "0.60" not in said, "one row of each method"
     assert "0.40" not in said, "a larger epsilon is no evidence where a nearer one was measured"
@@ -44,19 +37,12 @@ def test_the_best_of_the_nearest_rows_is_advised_and_the_best_of_the_other_metho
     alone = advice(3900, 3, None, [ROWS[-1], ROWS[3]])
     assert "on other with 3,500 users" in alone
     assert alone.endswith("no other method than seqpate was measured there")
-
-
-def test_a_row_whose_text_was_measured_is_shown_before_one_without() -> None:
-    said = advice(900, 3, None, [*ROWS, _row("generator", 0.55, mauve=0.9), _row("seqpate", 0.45)])
-    assert said.startswith("for about 900 users at epsilon 3, generator with settings of 0.55.")
-    assert "generator 0.55, MAUVE 0.90 (" in said
-    assert "seqpate 0.70, MAUVE 0.96 (" in said
-
-
-def test_minutes_leave_out_what_takes_longer_or_was_not_timed() -> None:
-    said = advice(1000, 3, 30, ROWS)
-    assert said.startswith("for about 1,000 users at epsilon 3, seqpate with settings of 0.7.")
-    assert "generator 0.50" not in said
+    measured = advice(900, 3, None, [*ROWS, _row("generator", 0.55, mauve=0.9), _row("seqpate", 0.45)])
+    assert "generator with settings of 0.55." in measured, "text was measured"
+    assert "seqpate 0.70, MAUVE 0.96 (" in measured
+    quick = advice(1000, 3, 30, ROWS)
+    assert quick.startswith("for about 1,000 users at epsilon 3, seqpate with settings of 0.7.")
+    assert "generator 0.50" not in quick, "it takes longer"
     assert "none is known to take at most 5 min" in advice(1000, 3, 5, ROWS)
 
 
@@ -65,22 +51,13 @@ def test_far_from_all_rows_it_says_so(users: float, epsilon: float) -> None:
     assert advice(users, epsilon, None, ROWS).startswith("no row of the measured frontier is near")
 
 
-def test_the_packaged_rows_are_of_methods_that_there_are() -> None:
+def test_the_packaged_rows_are_of_methods_that_there_are(tmp_path: Path) -> None:
     rows = measured_frontier()
     assert {"seqpate", "generator"} <= {row.method for row in rows}
     for row in rows:
         method_named(row.method)
         assert 0 < row.over_base < 1.5
         assert row.mauve is None or 0 < row.mauve <= 1
-        assert row.runs >= 1
     assert advice_for("santext", 1000, 3) is None
-    assert advice_for("generator", 2696, 3) == advice_for("seqpate", 2696, 3)
-
-
-def test_the_plan_says_it_and_bad_minutes_are_refused(tmp_path: Path) -> None:
     shown = command(["plan", str(JOBS / "generator" / "europarl.yaml"), "--users", "2700"], tmp_path)
-    assert shown.returncode == 0, shown.stderr
     assert "for about 2,700 users at epsilon 3, generator with the packaged recipe." in " ".join(shown.stdout.split())
-    refused = command(["plan", str(JOBS / "generator" / "europarl.yaml"), "--minutes", "0"], tmp_path)
-    assert refused.returncode == 2
-    assert "minutes is 0: give a number of at least 1" in " ".join(refused.stderr.split())

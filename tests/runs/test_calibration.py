@@ -1,6 +1,7 @@
 """The cache of calibrated noise saves time and decides nothing."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,16 +16,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_number_is_computed_once_for_its_inputs() -> None:
-    calls: list[float] = []
-
-    def compute() -> float:
-        calls.append(0.1 + 0.2)
-        return calls[-1]
-
+    compute = Mock(return_value=0.1 + 0.2)
     assert kept(compute, 0.1, 40) == kept(compute, 0.1, 40) == 0.1 + 0.2
-    assert len(calls) == 1
+    assert compute.call_count == 1
     kept(compute, 0.1, 41)
-    assert len(calls) == 2
+    assert compute.call_count == 2
 
 
 @pytest.mark.parametrize("damage", ["", "nan", "-1", "inf", "0", "half", "1e400"])
@@ -40,9 +36,3 @@ def test_a_cache_that_cannot_be_written_is_no_reason_to_stop(cache: Path) -> Non
     cache.parent.mkdir(parents=True)
     cache.write_text("a file where the folder should be")
     assert kept(lambda: 2.5, "inputs") == 2.5
-
-
-def test_what_fails_is_not_kept(cache: Path) -> None:
-    with pytest.raises(ZeroDivisionError):
-        kept(lambda: 1 / 0, "inputs")
-    assert not cache.exists()

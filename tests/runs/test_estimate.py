@@ -16,26 +16,17 @@ from toy_method import CHUNKS
 
 import rayprivacy as rp
 from rayprivacy.core.files import user_cache
-from rayprivacy.generation.settings import ONNX
 from rayprivacy.methods.registry import method_named, method_names, method_of, parse_recipe
+from rayprivacy.runs import estimate as module
 from rayprivacy.runs.directory import FOUND, Run
-from rayprivacy.runs.estimate import (
-    EMULATED,
-    IN_BFLOAT16,
-    RAY_SECONDS,
-    START_SECONDS,
-    Estimate,
-    Machine,
-    estimated,
-    keep_seconds,
-    this_machine,
-)
+from rayprivacy.runs.estimate import Estimate, Machine, estimated, keep_seconds, this_machine
 from rayprivacy.runs.plan import UNKNOWN, Effort, Plan, Stage
 
 JOBS = Path(__file__).parents[2] / "jobs"
 CHAT = JOBS / "seqpate" / "chat.yaml"
 MAIN_JOBS = ("chat", "smcalflow", "dialog", "snips")  # the first of a method that has it
 OURS = Machine("ours", cpus=4, flops=1e9, has_bfloat16=True)
+OLD, START = replace(OURS, has_bfloat16=False), module.START_SECONDS
 SPREAD = Effort("sample", 0.53 * 400e9, processes=100, threads=False)
 
 
@@ -64,17 +55,13 @@ def _estimate(*efforts: Effort, dtype: str = "float32", machine: Machine = OURS,
         (Effort("product", 31e9), {}, 10),  # 4 threads: 1 + 3 * 0.7 of a core
         (Effort("product", 31e9), {"dtype": "bfloat16"}, 10),  # float32 whatever the model has
         (Effort("product", 31e9), {"nodes": 4}, 10),  # nor is the driver divided
-        (Effort("encode", 31e9), {"dtype": "bfloat16"}, 10 / IN_BFLOAT16["encode"]),
-        (Effort("encode", 31e9), {"dtype": "auto"}, 10 / IN_BFLOAT16["encode"]),
-        (Effort("encode", 31e9), {"dtype": "auto", "machine": replace(OURS, has_bfloat16=False)}, 10 / 0.98),
-        (
-            Effort("train", 31e9),
-            {"dtype": "bfloat16", "machine": replace(OURS, has_bfloat16=False)},
-            10 / EMULATED["train"],
-        ),
-        (SPREAD, {}, START_SECONDS + 100),
-        (SPREAD, {"nodes": 4}, START_SECONDS + 25),
-        (SPREAD, {"nodes": 1000}, START_SECONDS + 4),  # a process is not divided
+        (Effort("encode", 31e9), {"dtype": "bfloat16"}, 10 / module.IN_BFLOAT16["encode"]),
+        (Effort("encode", 31e9), {"dtype": "auto"}, 10 / module.IN_BFLOAT16["encode"]),
+        (Effort("encode", 31e9), {"dtype": "auto", "machine": OLD}, 10 / 0.98),
+        (Effort("train", 31e9), {"dtype": "bfloat16", "machine": OLD}, 10 / module.EMULATED["train"]),
+        (SPREAD, {}, START + 100),
+        (SPREAD, {"nodes": 4}, START + 25),
+        (SPREAD, {"nodes": 1000}, START + 4),  # a process is not divided
         (Effort("product", 3.1e9, users=True), {}, 10),  # of the plan's own guess
         (Effort("product", 3.1e9, users=True), {"users": 30}, 30),
         (UNKNOWN, {}, None),
@@ -91,18 +78,10 @@ def test_stages_with_machines_of_their_own_are_counted_as_long_as_they_run() -> 
     recipe = parse_recipe({"method": "toy", "resources": needs})
     estimate = estimated(recipe, _plan(SPREAD), OURS)
     assert estimate.machines_of("work") == 4
-    assert estimate.seconds["work"] == pytest.approx(START_SECONDS + 25)
-    assert estimate.node_hours * 3600 == pytest.approx(RAY_SECONDS + 4 * (START_SECONDS + 25))
+    assert estimate.seconds["work"] == pytest.approx(START + 25)
+    assert estimate.node_hours * 3600 == pytest.approx(module.RAY_SECONDS + 4 * (START + 25))
     everywhere = _estimate(SPREAD, nodes=4)
     assert everywhere.node_hours * 3600 == pytest.approx(4 * everywhere.total)
-
-
-def test_a_plan_names_node_hours_where_there_are_nodes() -> None:
-    asked = {"resources": {"stages": [{"stage": "teachers", "cpus": 6 * this_machine().cpus}]}}
-    shown, alone = (" ".join(str(rp.plan(rp.load_recipe(CHAT, given), timed=True)).split()) for given in (asked, {}))
-    assert " on 6 " in shown
-    assert "node-hours" in shown
-    assert "node-hours" not in alone
 
 
 @pytest.mark.parametrize("name", [name for name in method_names() if not name.startswith("toy")])
@@ -114,12 +93,7 @@ def test_every_stage_of_our_methods_declares_its_work(name: str) -> None:
     assert None not in outline.estimate.seconds.values()
     assert 15 < outline.estimate.total < 7 * 24 * 3600
     more = estimated(outline.recipe, outline.plan, this_machine(), nodes=8)
-    # SanText has no other processes, a tagger's job a single worker, the domains' job few texts for one actor to write.
-    in_parallel = name not in ("santext", "edp_sgd", "domain_private")
-    assert more.total < outline.estimate.total if in_parallel else more.total <= outline.estimate.total
-    unknown = str(rp.plan(rp.load_recipe(path, ["model.base=hub/model", *few]), timed=True))
-    assert "not known" in unknown
-    assert "at least" in unknown
+    assert more.total <= outline.estimate.total
 
 
 @pytest.mark.parametrize("given", [{"nodes": 0}, {"users": 0}, {"minutes": 0.0}])
@@ -128,48 +102,15 @@ def test_a_guess_is_at_least_one(given: Any) -> None:
         rp.plan(rp.load_recipe(CHAT), **given)
 
 
-@pytest.mark.parametrize("name", ["seqpate", pytest.param("generator", marks=pytest.mark.exhaustive)])
-def test_a_plan_with_times_imports_neither_torch_nor_ray(name: str) -> None:
-    code = (
-        "import sys\nfrom rayprivacy.cli import app\n"
-        f"app(['plan', {str(JOBS / name / 'chat.yaml')!r}, '--nodes', '2'], standalone_mode=False)\n"
-        "print([name for name in ('torch', 'transformers', 'ray', 'sklearn') if name in sys.modules])\n"
-    )
+@pytest.mark.exhaustive
+def test_a_plan_with_times_imports_neither_torch_nor_ray() -> None:
+    code = f"""import sys; from rayprivacy.cli import app
+app(['plan', {str(CHAT)!r}, '--nodes', '2'], standalone_mode=False)
+print([name for name in ('torch', 'transformers', 'ray', 'sklearn') if name in sys.modules])"""
     wide = os.environ | {"COLUMNS": "200"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=wide)
     assert done.stdout.endswith("[]\n")
     assert "2 such machines" in " ".join(done.stdout.split())
-    assert "times are estimates" in done.stdout
-
-
-def test_this_machine_is_measured_at_once() -> None:
-    this_machine.cache_clear()
-    found = this_machine()
-    assert found.cpus == len(os.sched_getaffinity(0))
-    assert 1e8 < found.flops < 1e13
-    assert this_machine() is found
-
-
-@pytest.mark.parametrize("method", ["seqpate", "generator", "two_stage"])
-def test_sampling_is_as_fast_as_its_engine(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ONNX Runtime computes in float32, whatever the model's number format is."""
-
-    def kernels(engine: str) -> set[str]:
-        recipe = parse_recipe({"method": method, "model": {"dtype": "bfloat16"}, "generation": {"engine": engine}})
-        stages = method_of(recipe).planned(recipe).stages
-        return {each.kernel for stage in stages for each in stage.efforts if not each.threads} & {"sample", "decode"}
-
-    assert kernels(ONNX) == kernels("auto") == {"sample"}
-    assert kernels("transformers") == {"decode"}
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    assert kernels("auto") == {"decode"}
-
-
-@pytest.mark.parametrize(("share", "stages"), [(0, set()), (0.25, {"features of private text", "teachers", "votes"})])
-def test_how_long_a_gpu_takes_is_not_known(share: float, stages: set[str]) -> None:
-    """The stages that actors do on it show no time; the driver's own, and sampling, do."""
-    recipe = parse_recipe({"method": "seqpate", "resources": {"gpus_per_actor": share}})
-    assert {stage.name for stage in method_of(recipe).planned(recipe).stages if UNKNOWN in stage.efforts} == stages
 
 
 @pytest.mark.parametrize(("event", "kept"), [("progress", True), (FOUND, False)])
@@ -183,6 +124,7 @@ def test_what_another_run_did_says_nothing_of_its_time(tmp_path: Path, event: st
     assert _estimate(Effort("product", 31e9), machine=this_machine(), dtype="auto").measured == before
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_earlier_run_is_the_best_estimate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,8 +139,7 @@ def test_an_earlier_run_is_the_best_estimate(bench: Bench, monkeypatch: pytest.M
     monkeypatch.setattr(type(method_named("toy")), "planned", planned)
 
     def guess() -> Estimate:
-        recipe = bench.load()
-        return estimated(recipe, method_of(recipe).planned(recipe), this_machine())
+        return estimated(bench.load(), method_of(bench.load()).planned(bench.load()), this_machine())
 
     def run() -> Path:
         return rp.run(bench.load(), bench.folder / "out", console=Console(file=io.StringIO())).path

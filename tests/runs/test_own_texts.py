@@ -44,16 +44,21 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[SamplingConfig]:
     return found
 
 
-def _run(folder: Path, base: Path, engine: str = "transformers") -> Run[Any]:
-    blocks = {"model": {"base": str(base)}, "generation": {"engine": engine}, "privacy": {"epsilon": 8.0}}
-    recipe = parse_recipe({"method": "generator", **blocks})
-    return Run.open(folder, recipe, resume=True, console=Console(quiet=True))
+@pytest.fixture
+def texts(tmp_path: Path, tiny_base: Path, tiny_backbone: Backbone, config: PretrainConfig) -> Any:
+    """The texts of a run by its name, with changes of the settings."""
+
+    def made(name: str = "one", engine: str = "transformers", **changes: Any) -> list[list[int]]:
+        blocks = {"model": {"base": str(tiny_base)}, "generation": {"engine": engine}, "privacy": {"epsilon": 8.0}}
+        recipe = parse_recipe({"method": "generator", **blocks})
+        run: Run[Any] = Run.open(tmp_path / name, recipe, resume=True, console=Console(quiet=True))
+        return own_texts(run, tiny_backbone, config.model_copy(update=changes), nobody)
+
+    return made
 
 
-def test_texts_are_drawn_from_the_base_itself(
-    tmp_path: Path, tiny_base: Path, tiny_backbone: Backbone, config: PretrainConfig, asked: list[SamplingConfig]
-) -> None:
-    documents = own_texts(_run(tmp_path / "one", tiny_base), tiny_backbone, config, nobody)
+def test_texts_are_drawn_from_the_base_itself(tiny_backbone: Backbone, texts: Any, asked: list[SamplingConfig]) -> None:
+    documents = texts()
     assert len(documents) == 12
     whole = [tiny_backbone.text(document).startswith("the bread is") for document in documents]
     assert whole == [True, False] * 6, "prompts are used whole, in turn"
@@ -64,70 +69,47 @@ def test_texts_are_drawn_from_the_base_itself(
 
 
 @pytest.mark.parametrize("engine", ["transformers", "onnxruntime_float32"])
-def test_a_text_that_was_cut_has_no_end(
-    tmp_path: Path, tiny_base: Path, tiny_backbone: Backbone, config: PretrainConfig, engine: str
-) -> None:
-    many = config.model_copy(update={"texts": 64})
-    documents = own_texts(_run(tmp_path / "one", tiny_base, engine), tiny_backbone, many, nobody)
+def test_a_text_that_was_cut_has_no_end(tiny_backbone: Backbone, texts: Any, engine: str) -> None:
     ended = []
-    for document, prompt in zip(documents, ("the bread is", "we") * 32, strict=True):
+    for document, prompt in zip(texts(engine=engine, texts=64), ("the bread is", "we") * 32, strict=True):
         written = document[len(tiny_backbone.prefix(prompt)) :]
         ended.append(written[-1] == tiny_backbone.end)
         assert len(written) == 8 or (len(written) < 8 and ended[-1])
     assert not all(ended)
 
 
-def test_they_are_written_once_and_shared(
-    tmp_path: Path, tiny_base: Path, tiny_backbone: Backbone, config: PretrainConfig, asked: list[SamplingConfig]
-) -> None:
-    one = own_texts(_run(tmp_path / "one", tiny_base), tiny_backbone, config, nobody)
-    assert own_texts(_run(tmp_path / "one", tiny_base), tiny_backbone, config, nobody) == one
-    assert own_texts(_run(tmp_path / "two", tiny_base), tiny_backbone, config, nobody) == one
+def test_they_are_written_once_and_shared(tmp_path: Path, texts: Any, asked: list[SamplingConfig]) -> None:
+    one = texts()
+    assert texts() == texts("two") == one
     assert len(asked) == 1
     (tmp_path / "prompts.txt").write_text("we\nthe bread is\n")
-    changes: tuple[dict[str, Any], ...] = (
-        {},
-        {"texts": 13},
-        {"max_tokens": 9},
-        {"text_tokens": 3},
-        {"text_tokens": 3, "sentences": 1},
-    )
+    changes: list[dict[str, int]] = [{}, {"texts": 13}, {"max_tokens": 9}, {"text_tokens": 3}]
+    changes.append({"text_tokens": 3, "sentences": 1})
     for number, change in enumerate(changes, 2):
-        own_texts(_run(tmp_path / "two", tiny_base), tiny_backbone, config.model_copy(update=change), nobody)
+        texts("two", **change)
         assert len(asked) == number, change
-    own_texts(_run(tmp_path / "three", tiny_base, "onnxruntime_float32"), tiny_backbone, config, nobody)
+    texts("three", "onnxruntime_float32")
     assert asked[-1].max_tokens == 3, "rows are longer than texts"
     assert len(asked) == 6, "a run with another engine shares them too"
 
 
 def test_those_of_another_owner_are_not_read(
-    tmp_path: Path,
-    tiny_base: Path,
-    tiny_backbone: Backbone,
-    config: PretrainConfig,
-    asked: list[SamplingConfig],
-    monkeypatch: pytest.MonkeyPatch,
+    texts: Any, asked: list[SamplingConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own_texts(_run(tmp_path / "one", tiny_base), tiny_backbone, config, nobody)
+    texts()
     owner = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: owner + 1)
-    own_texts(_run(tmp_path / "two", tiny_base), tiny_backbone, config, nobody)
+    texts("two")
     assert len(asked) == 2
 
 
 def test_a_text_ends_with_its_first_sentences_and_goes_on_where_it_has_fewer(
-    tmp_path: Path,
-    tiny_base: Path,
-    tiny_backbone: Backbone,
-    config: PretrainConfig,
-    monkeypatch: pytest.MonkeyPatch,
+    tiny_backbone: Backbone, texts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, end = [tiny_backbone.start], [tiny_backbone.end]
     whole, more, cut = (tiny_backbone.prefix(text) for text in ("we eat. We go.", "the end. We go home. And", "we eat"))
     written = [[*whole, *end], more, cut, [*cut, *end]]
     monkeypatch.setattr(module.fast, "sampler_of", lambda *_: nullcontext(lambda prompts, sampling: written))
-    found = own_texts(
-        _run(tmp_path / "one", tiny_base), tiny_backbone, config.model_copy(update={"sentences": 1}), nobody
-    )
+    found = texts(sentences=1)
     assert [tiny_backbone.text(document) for document in found] == ["we eat.", "the end.", "we eat", "we eat"]
     assert [document[:1] == start and document[-1:] == end for document in found] == [True, True, False, True]

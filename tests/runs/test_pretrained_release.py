@@ -1,16 +1,14 @@
-"""What is made of public text before the steps is part of what is charged: pretrained models and scales of layers.
-
-Two models, or scales, of different text never share a release: both would carry the same noise. Runs beside each other
-share the model where base, settings and text are the same.
-"""
+"""What is made of public text before the steps, pretrained models and scales of layers, is part of what is charged."""
 
 import json
+import operator
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from toy_bench import QUIET
@@ -32,20 +30,17 @@ from rayprivacy.runs.directory import FOUND, RUN_LOG, Run
 from rayprivacy.runs.progress import ProgressGauges
 
 ENTRY = FileEntry(0, "part.parquet", 1, 1, "0" * 64, "0" * 64)
-STAGE = "DP-SGD"
+STAGE, STEPS = "DP-SGD", {"noise_multiplier": 4.0, "steps": 2}
+PUBLIC_TEXT = "\n".join(["text", *(f"hello number {each} of the bread" for each in range(12))])
 CORPUS = ShardManifest("", 1, 1, 1, 0.0, (ENTRY,), ENTRY, Dropped(0, 0, 0, 0, 0))
 
 
 @contextmanager
 def _opened(folder: Path, base: Path, out: str, **blocks: Any) -> Iterator[tuple[RunContext[Any], Training]]:
-    """A run of one corpus and account, and what it trains."""
     (folder / "key").touch()  # a run is resumed with the key file that it began with
-    shared = {
-        "method": "generator",
-        "model": {"base": str(base), "dtype": "float32"},
-        "privacy": {"ledger": f"sqlite:///{folder}/ledger.db", "epsilon": 8.0, "key": str(folder / "key")},
-        "training": {"noise_multiplier": 4.0, "steps": 2},
-    }
+    ledger, key = f"sqlite:///{folder}/ledger.db", str(folder / "key")
+    shared = {"method": "generator", "model": {"base": str(base), "dtype": "float32"}}
+    shared |= {"privacy": {"ledger": ledger, "epsilon": 8.0, "key": key}, "training": STEPS}
     recipe: Any = parse_recipe(shared | blocks)
     plan, run = method_of(recipe).planned(recipe), Run.open(folder / out, recipe, resume=True, console=QUIET)
     progress = ProgressGauges(recipe.release_id, {"pretraining_steps": 1}, shown=False)
@@ -57,7 +52,6 @@ def _opened(folder: Path, base: Path, out: str, **blocks: Any) -> Iterator[tuple
 
 
 def _inputs(folder: Path, base: Path, out: str) -> tuple[str, str]:
-    """Release id and input digest of the steps after pretraining."""
     block = {"source": str(folder / "public.csv"), "steps": 1, "batch": 1, "max_tokens": 16}
     with _opened(folder, base, out, pretrain=block) as (context, trained):
         pretraining.load_model(context)
@@ -66,7 +60,7 @@ def _inputs(folder: Path, base: Path, out: str) -> tuple[str, str]:
 
 def _scaled(folder: Path, base: Path, out: str, block: dict[str, str] | None) -> tuple[dict[str, float], str, str]:
     """The scales of a run, what its certificate says of them, and the inputs that its steps are named by."""
-    steps = {"noise_multiplier": 4.0, "steps": 2, "max_tokens": 16, "layer_scale": block}
+    steps = STEPS | {"max_tokens": 16, "layer_scale": block}
     with _opened(folder, base, out, adapter={"kind": "full"}, training=steps) as (context, trained):
         context.load_model()
         scales = layer_scales(context, STAGE, context.recipe.training, context.recipe.adapter, None)
@@ -76,7 +70,7 @@ def _scaled(folder: Path, base: Path, out: str, block: dict[str, str] | None) ->
 @pytest.fixture
 def public_text(tmp_path: Path, one_thread: None) -> Path:
     path = tmp_path / "public.csv"
-    path.write_text("\n".join(["text", *(f"hello number {each} of the bread" for each in range(12))]))
+    path.write_text(PUBLIC_TEXT)
     return path
 
 
@@ -94,37 +88,51 @@ def test_other_public_text_is_another_input_of_the_release(tmp_path: Path, tiny_
     assert others != inputs
 
 
+def _found(run: Path) -> list[str]:
+    events = [json.loads(line) for line in (run / RUN_LOG).read_text().splitlines()]
+    return [line["stage"] for line in events if line["event"] == FOUND]
+
+
 def test_a_run_beside_it_shares_the_model(
     tmp_path: Path, tiny_base: Path, public_text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_one = _inputs(tmp_path, tiny_base, "one")
-    trained: list[int] = []
-    real = pretraining.pretrained
-    monkeypatch.setattr(pretraining, "pretrained", lambda *more: trained.append(1) or real(*more))
+    trained = Mock(side_effect=pretraining.pretrained)
+    monkeypatch.setattr(pretraining, "pretrained", trained)
     assert _inputs(tmp_path, tiny_base, "two") == of_one
-    assert trained == []
+    assert trained.call_count == 0
     one, two = (_model(tmp_path / name) for name in ("one", "two"))
     card = (one / "README.md").read_text()
     for path in one.iterdir():
         assert path.samefile(two / path.name) == (path.name != "README.md"), path.name
     assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
     assert one.with_suffix(".json").read_text() == two.with_suffix(".json").read_text()
-    events = [json.loads(line) for line in (tmp_path / "two" / RUN_LOG).read_text().splitlines()]
-    assert [line["stage"] for line in events if line["event"] == FOUND] == ["pretraining"]
+    assert _found(tmp_path / "two") == ["pretraining"]
     before = load_backbone(ModelConfig(base=str(two))).digest
     shutil.rmtree(tmp_path / "one")
     assert load_backbone(ModelConfig(base=str(two))).digest == before, "it outlives the other run"
     assert (two / "README.md").read_text() == card, "both are of one release"
     public_text.write_text(public_text.read_text() + "\nand one more")
     _inputs(tmp_path, tiny_base, "three")
-    assert trained == [1], "other text is another model"
+    assert trained.call_count == 1, "other text is another model"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> tuple[Path, tuple[str, str]]:
+    """A folder with a run `one` that has pretrained its model, and its inputs."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    (folder / "public.csv").write_text(PUBLIC_TEXT)
+    return folder, _inputs(folder, tiny_base, "one")
 
 
 @pytest.mark.parametrize("damage", ["no figures", "half a model", "another owner", "another disk"])
 def test_what_cannot_be_shared_is_trained(
-    tmp_path: Path, tiny_base: Path, public_text: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+    trained: tuple[Path, tuple[str, str]], tiny_base: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    of_one, one = _inputs(tmp_path, tiny_base, "one"), _model(tmp_path / "one")
+    (folder, of_one), two = trained, f"{damage}/two"
+    (folder / damage).mkdir()
+    shutil.copytree(folder / "one", folder / damage / "one")
+    one = _model(folder / damage / "one")
     if damage == "no figures":
         one.with_suffix(".json").unlink()
     elif damage == "half a model":
@@ -132,15 +140,10 @@ def test_what_cannot_be_shared_is_trained(
     elif damage == "another owner":
         monkeypatch.setattr(os, "getuid", lambda: one.stat().st_uid + 1)
     else:
-        monkeypatch.setattr(os, "link", _refused)
-    assert _inputs(tmp_path, tiny_base, "two") == of_one
-    events = [json.loads(line) for line in (tmp_path / "two" / RUN_LOG).read_text().splitlines()]
-    assert not [line for line in events if line["event"] == FOUND]
-    assert not list((tmp_path / "two" / "public").glob(".pretrained-*"))
-
-
-def _refused(*_: Any, **__: Any) -> None:
-    raise OSError("another disk")
+        monkeypatch.setattr(os, "link", Mock(side_effect=OSError("another disk")))
+    assert _inputs(folder, tiny_base, two) == of_one
+    assert _found(folder / two) == []
+    assert not list((folder / two / "public").glob(".pretrained-*"))
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -156,19 +159,14 @@ def test_scales_are_those_of_the_public_text_and_part_of_the_inputs(tmp_path: Pa
     assert _scaled(tmp_path, tiny_base, "one", block) == (scales, said, inputs), "a resumed run keeps its scales"
     assert _scaled(tmp_path, tiny_base, "two", block) == (scales, said, inputs), "a repeated run is served"
     public.write_text("text\nsomething else entirely is written here\n")
-    others, other_said, other_inputs = _scaled(tmp_path, tiny_base, "three", block)
-    assert others != scales
-    assert other_said != said
-    assert other_inputs != inputs
+    others = _scaled(tmp_path, tiny_base, "three", block)
+    assert not any(map(operator.eq, others, (scales, said, inputs)))
     public.write_text("text\n")
     with pytest.raises(ConfigError, match=r"layer_scale\.source"):
         _scaled(tmp_path, tiny_base, "four", block)
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_scales_of_the_weights_and_none(tmp_path: Path, tiny_base: Path) -> None:
-    scales, said, inputs = _scaled(tmp_path, tiny_base, "weights", {"from": "weights"})
-    assert max(scales.values()) == 1.0
+    of_weights, said, inputs = _scaled(tmp_path, tiny_base, "weights", {"from": "weights"})
+    assert max(of_weights.values()) == 1.0
     assert said.endswith("from weights.")
-    assert _scaled(tmp_path, tiny_base, "none", None)[:2] == ({}, "")
-    assert _scaled(tmp_path, tiny_base, "none", None)[2] != inputs
+    nothing = _scaled(tmp_path, tiny_base, "none", None)
+    assert nothing[:2] == ({}, "")
+    assert nothing[2] != inputs

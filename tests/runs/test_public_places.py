@@ -18,8 +18,6 @@ from rayprivacy.tuning.trials import SPACE
 
 
 class Named(Config):
-    """A config with a public place of each kind."""
-
     text: Annotated[str | None, PathKind.PUBLIC_CORPUS] = None
     base: Annotated[str | None, PathKind.PUBLIC_MODEL] = None
 
@@ -60,23 +58,26 @@ def test_one_file_is_one_place_however_it_is_spelt(one: str, other: str, home: P
     assert "which is corpus.source, and is declared public" in _said(SPELLINGS[one](home), SPELLINGS[other](home))
 
 
+LIES_IN, HOLDS, IS = (f"which {how} corpus.source" for how in ("lies in", "holds", "is"))
+SHARES = "which shares a file with corpus.source"
+
+
 def test_what_lies_in_the_corpus_or_holds_it_is_no_public_place(home: Path) -> None:
-    assert "which lies in corpus.source" in _said("talk/2025", "talk/")
-    assert "which lies in corpus.source" in _said("talk/not there yet.jsonl", home / "talk")
-    assert "which holds corpus.source" in _said("talk/", FILE)
-    assert "which holds corpus.source" in _said(".", "talk")
-    assert "which is corpus.source" in _said("talk/", "talk")
+    assert LIES_IN in _said("talk/2025", "talk/")
+    assert LIES_IN in _said("talk/not there yet.jsonl", home / "talk")
+    assert HOLDS in _said("talk/", FILE)
+    assert HOLDS in _said(".", "talk")
+    assert IS in _said("talk/", "talk")
 
 
 def test_links_lead_to_the_same_file(home: Path) -> None:
     (home / "file").symlink_to(FILE)
     (home / "folder").symlink_to("talk", target_is_directory=True)
     os.link(FILE, "hard.jsonl")
-    assert "which is corpus.source" in _said("file", FILE)
-    assert "which is corpus.source" in _said("hard.jsonl", FILE)
-    assert "which is corpus.source" in _said("folder", "talk")
-    assert "which lies in corpus.source" in _said("folder/2025", "talk")
-    assert "which shares a file with corpus.source" in _said("hard.jsonl", "talk")
+    for public, private in (("file", FILE), ("hard.jsonl", FILE), ("folder", "talk")):
+        assert IS in _said(public, private)
+    assert LIES_IN in _said("folder/2025", "talk")
+    assert SHARES in _said("hard.jsonl", "talk")
 
 
 @pytest.mark.parametrize("how", [os.link, os.symlink, lambda file, name: os.symlink(Path(file).parent, name)])
@@ -86,8 +87,8 @@ def test_a_public_folder_with_a_link_to_the_corpus_shares_a_file_with_it(
     assert _said("public", "talk") == ""
     (home / "public" / "deep").mkdir()
     how(home / FILE, home / "public" / "deep" / "linked")
-    assert "which shares a file with corpus.source" in _said("public", "talk")
-    assert "which shares a file with corpus.source" in _said("public", FILE)
+    assert SHARES in _said("public", "talk")
+    assert SHARES in _said("public", FILE)
 
 
 def test_a_folder_that_leads_back_to_itself_is_looked_at_once(home: Path) -> None:

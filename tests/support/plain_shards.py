@@ -19,7 +19,6 @@ def string_table(rows: Sequence[Sequence[str | None]], names: Sequence[str] = ("
 
 
 def finished(prepared: pa.Table, key: Key, layout: Layout) -> dict[int, pa.Table]:
-    """The final rows of every part, and of those held out."""
     parts = (HOLDOUT, *range(layout.parts))
     return {part: finish(prepared.filter(pc.equal(prepared["part"], part)), part, key, layout)[0] for part in parts}
 
@@ -34,7 +33,6 @@ EVENTS = [{"kind": "gaussian", "sigma_eff": 10.0, "q": None, "count": 25, "sensi
 
 
 def write_shards(table: pa.Table, key: Key, recipe: Any, out: Path, parts: int) -> None:
-    """Write shards of a table of user, text and labels into a folder that is not there yet."""
     out.mkdir(parents=True)
     layout = Layout(recipe.corpus, parts, 1, recipe.privacy.unit)
     prepared, dropped = prepare(table, key, layout)
