@@ -2,9 +2,7 @@
 
 import itertools
 import math
-import random
 from fractions import Fraction
-from typing import Any
 
 import dp_accounting as dpa
 import mpmath
@@ -37,14 +35,14 @@ from rayprivacy.release.noise import draw_trials
 
 @pytest.mark.parametrize("delta", [1e-12, 1e-9, 1e-6, 1e-3, 0.1])
 @pytest.mark.parametrize("sigma", [0.05, 0.2, 0.5, 1.0, 3.0, 10.0, 100.0, 1000.0])
-def test_epsilon_agrees_with_dp_accounting_and_is_never_below(sigma: float, delta: float) -> None:
+def test_epsilon_agrees_with_dp_accounting_and_is_never_below(sigma, delta):
     truth = dpa.get_epsilon_gaussian(sigma, delta)
     ours = epsilon_of(1 / sigma, delta)
     assert ours >= truth * (1 - 1e-10) - 1e-11
     assert ours == pytest.approx(truth, rel=1e-6, abs=1e-9)
 
 
-def test_delta_is_an_upper_bound_of_the_textbook_formula_and_a_probability() -> None:
+def test_delta_is_an_upper_bound_of_the_textbook_formula_and_a_probability():
     for mu in (0.1, 0.5, 1.0, 2.0, 5.0):
         for eps in (0.0, 0.1, 1.0, 3.0, 10.0):
             truth = norm.cdf(mu / 2 - eps / mu) - math.exp(eps) * norm.cdf(-mu / 2 - eps / mu)
@@ -54,14 +52,14 @@ def test_delta_is_an_upper_bound_of_the_textbook_formula_and_a_probability() -> 
 
 
 @given(st.floats(1e-4, 1e4), st.floats(1e-15, 0.9))
-def test_mu_of_fits_and_is_the_largest(eps: float, delta: float) -> None:
+def test_mu_of_fits_and_is_the_largest(eps, delta):
     mu = mu_of(Budget(eps, delta))
     assert delta_of(mu, eps) <= delta < delta_of(mu * (1 + 1e-6), eps) * (1 + 1e-4)
     assert epsilon_of(mu, delta) <= eps * (1 + 1e-9) + 1e-11
 
 
 @given(st.integers(1, 10**7), st.floats(0.01, 100), st.floats(1e-12, 0.1))
-def test_calibration_is_admitted_exactly(queries: int, eps: float, delta: float) -> None:
+def test_calibration_is_admitted_exactly(queries, eps, delta):
     budget = Budget(eps, delta)
     sigma = sigma_for(queries, budget)
     cap = mu_of(budget) ** 2
@@ -71,7 +69,7 @@ def test_calibration_is_admitted_exactly(queries: int, eps: float, delta: float)
     assert total_mu_squared([event]) == pytest.approx(cap, rel=1e-8)
 
 
-def test_accountants_agree_on_plain_gaussians_and_sum_what_they_get() -> None:
+def test_accountants_agree_on_plain_gaussians_and_sum_what_they_get():
     events = [dpa.GaussianDpEvent(5.0), dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(10.0), 4)]
     exact = epsilon(events, 1e-6)
     assert exact == epsilon(list(reversed(events)), 1e-6)
@@ -81,7 +79,7 @@ def test_accountants_agree_on_plain_gaussians_and_sum_what_they_get() -> None:
     assert epsilon([], 1e-6) == epsilon([], 1e-6, "pld") == 0
 
 
-def test_what_an_accountant_cannot_do_is_an_error_not_a_number() -> None:
+def test_what_an_accountant_cannot_do_is_an_error_not_a_number():
     assert epsilon([dpa.NonPrivateDpEvent()], 1e-6, "rdp") == math.inf
     for event in (dpa.GaussianDpEvent(0.05), dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(1.0), 10**6)):
         with pytest.raises(EventError, match="'pld' needs"):
@@ -98,7 +96,7 @@ RUNS = st.lists(st.tuples(st.floats(1e-3, 1e6), st.integers(1, 10**9)), min_size
 
 
 @given(RUNS, st.randoms())
-def test_costs_are_exact_and_have_no_order(runs: list[tuple[float, int]], shuffle: random.Random) -> None:
+def test_costs_are_exact_and_have_no_order(runs, shuffle):
     events = [dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(sigma), n) for sigma, n in runs]
     exact = sum((n / Fraction(sigma) ** 2 for sigma, n in runs), Fraction(0))
     assert gdp_cost(dpa.ComposedDpEvent(events)) == exact == 2 * rho(dpa.ComposedDpEvent(events))
@@ -108,7 +106,7 @@ def test_costs_are_exact_and_have_no_order(runs: list[tuple[float, int]], shuffl
     assert total_mu_squared([events[0]]) >= gdp_cost(events[0])
 
 
-def test_rounding_up_is_tight_and_never_raises() -> None:
+def test_rounding_up_is_tight_and_never_raises():
     third = Fraction(1, 3)
     assert math.nextafter(round_up(third), 0) < third <= round_up(third)
     assert round_up(Fraction(10) ** 400) == math.inf
@@ -120,7 +118,7 @@ def test_rounding_up_is_tight_and_never_raises() -> None:
     assert total_mu_squared([nested]) == math.inf
 
 
-def test_laplace_counts_as_pure_and_the_rest_is_refused() -> None:
+def test_laplace_counts_as_pure_and_the_rest_is_refused():
     assert rho(dpa.SelfComposedDpEvent(dpa.LaplaceDpEvent(4.0), 10)) == Fraction(10, 32)
     for event in (
         dpa.PoissonSampledDpEvent(0.1, dpa.GaussianDpEvent(1.0)),
@@ -134,7 +132,7 @@ def test_laplace_counts_as_pure_and_the_rest_is_refused() -> None:
 
 
 @given(st.floats(1e-8, 1e4), st.floats(1e-15, 0.5))
-def test_the_epsilon_of_rho_is_an_upper_bound_and_near_the_least(value: float, delta: float) -> None:
+def test_the_epsilon_of_rho_is_an_upper_bound_and_near_the_least(value, delta):
     found = epsilon_of_rho(value, delta)
     assert found >= epsilon_of(math.sqrt(2 * value), delta)  # Gaussian noise of this rho exists and costs this much
     grid = (1 + 10 ** (k / 200) for k in range(-800, 2400))
@@ -144,7 +142,7 @@ def test_the_epsilon_of_rho_is_an_upper_bound_and_near_the_least(value: float, d
 
 
 @given(st.floats(0.01, 30), st.floats(1e-12, 0.1))
-def test_the_cap_fits_and_is_the_largest(eps: float, delta: float) -> None:
+def test_the_cap_fits_and_is_the_largest(eps, delta):
     cap = rho_cap(Budget(eps, delta))
     assert epsilon_of_rho(cap, delta) <= eps <= epsilon_of_rho(cap * (1 + 1e-6), delta) * (1 + 1e-9)
 
@@ -159,16 +157,16 @@ def test_the_cap_fits_and_is_the_largest(eps: float, delta: float) -> None:
         *((epsilon, wrong) for wrong in (([], 1e-6, "clt"), ([], 2.0, "rdp"))),
     ],
 )
-def test_values_out_of_range_are_refused(call: Any, arguments: tuple[Any, ...]) -> None:
+def test_values_out_of_range_are_refused(call, arguments):
     with pytest.raises(ConfigError):
         call(*arguments)
 
 
-def _sampled(q: float, sigma: float) -> DpEvent:
+def _sampled(q, sigma):
     return dpa.PoissonSampledDpEvent(q, dpa.GaussianDpEvent(sigma))
 
 
-def _library(event: DpEvent, orders: tuple[float, ...]) -> np.ndarray:
+def _library(event, orders):
     return RdpAccountant(orders).compose(event).rdp
 
 
@@ -182,7 +180,7 @@ EVENTS = [
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_costs_agree_with_the_library_and_are_rounded_up(event: DpEvent) -> None:
+def test_costs_agree_with_the_library_and_are_rounded_up(event):
     theirs = _library(event, ORDERS)
     known = np.isfinite(theirs)
     ours = np.array(rdp(event))
@@ -192,7 +190,7 @@ def test_costs_agree_with_the_library_and_are_rounded_up(event: DpEvent) -> None
 
 @pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, 3.0, math.inf])
 @pytest.mark.parametrize("mean", [1.5, 10.0, 500.0])
-def test_the_best_of_many_trials_agrees_with_the_library(mean: float, shape: float) -> None:
+def test_the_best_of_many_trials_agrees_with_the_library(mean, shape):
     event = RepeatAndSelectDpEvent(dpa.SelfComposedDpEvent(_sampled(0.01, 1.0), 1000), mean, shape)
     theirs, ours = _library(event, ORDERS), np.array(rdp(event))
     assert (ours <= theirs * (1 + 1e-5)).all()
@@ -201,7 +199,7 @@ def test_the_best_of_many_trials_agrees_with_the_library(mean: float, shape: flo
     assert rdp(event, (8.0,)) == (rdp(event)[ORDERS.index(8.0)],)  # a single order is read off the full grid
 
 
-def _truth(order: int, q: float, sigma: float) -> float:
+def _truth(order, q, sigma):
     """In 50 digits; about order * q terms count."""
     with mpmath.workdps(50):
         p, s = mpmath.mpf(q), mpmath.mpf(sigma)
@@ -214,18 +212,18 @@ def _truth(order: int, q: float, sigma: float) -> float:
 
 @pytest.mark.parametrize(("q", "sigma"), [(1e-3, 1.0), (1e-5, 1.0), (1e-8, 0.8), (1e-8, 50.0), (0.5, 1e3)])
 @pytest.mark.parametrize("order", [2, 5, 32])
-def test_small_costs_are_not_below_the_truth(q: float, sigma: float, order: int) -> None:
+def test_small_costs_are_not_below_the_truth(q, sigma, order):
     ours, truth = rdp(_sampled(q, sigma), (float(order),))[0], _truth(order, q, sigma)
     assert truth < ours <= truth * (1 + 1e-8) + 2e-11
 
 
 @pytest.mark.parametrize(("order", "q", "sigma"), [(30_000, 1e-4, 1e5), (100_000, 1e-3, 1e6), (100_000, 1e-4, 1e5)])
-def test_costs_at_high_orders_are_not_below_the_truth(order: int, q: float, sigma: float) -> None:
+def test_costs_at_high_orders_are_not_below_the_truth(order, q, sigma):
     """Logarithms of factorials are rounded at their own size, and the cost is a small difference of them."""
     assert _truth(order, q, sigma) < rdp(_sampled(q, sigma), (float(order),))[0]
 
 
-def test_an_order_at_which_the_series_fails_takes_the_next_whole_one() -> None:
+def test_an_order_at_which_the_series_fails_takes_the_next_whole_one():
     event = _sampled(0.1, 0.5)
     assert math.isinf(_library(event, (1.1,))[0])
     at, whole = rdp(event, (1.1, 2.0))
@@ -233,7 +231,7 @@ def test_an_order_at_which_the_series_fails_takes_the_next_whole_one() -> None:
 
 
 @given(st.floats(1.01, 5000), st.floats(0.01, 20), st.floats(1e-12, 0.1))
-def test_the_cap_is_the_largest_cost_that_fits(order: float, eps: float, delta: float) -> None:
+def test_the_cap_is_the_largest_cost_that_fits(order, eps, delta):
     try:
         cap = rdp_cap(order, Budget(eps, delta))
     except ConfigError:
@@ -242,7 +240,7 @@ def test_the_cap_is_the_largest_cost_that_fits(order: float, eps: float, delta: 
     assert epsilon_at(cap, order, delta) <= eps < epsilon_at(cap * (1 + 1e-6) + 1e-9, order, delta) + 1e-12
 
 
-def test_the_best_order_gives_the_epsilon_of_the_plan() -> None:
+def test_the_best_order_gives_the_epsilon_of_the_plan():
     plan = [dpa.SelfComposedDpEvent(_sampled(0.01, 1.0), 1000)]
     order = best_order(plan, 1e-5)
     assert epsilon_at(rdp(plan[0], (order,))[0], order, 1e-5) == epsilon(plan, 1e-5, "rdp")
@@ -257,21 +255,21 @@ NO_COST = [
 
 
 @pytest.mark.parametrize("event", NO_COST)
-def test_what_has_no_cost_is_an_error_and_never_zero(event: DpEvent) -> None:
+def test_what_has_no_cost_is_an_error_and_never_zero(event):
     for _ in range(2):  # the second time, nothing half-done was remembered
         with pytest.raises(EventError):
             rdp(event)
 
 
 @pytest.mark.parametrize("order", [1.0, 0.5, math.nan, math.inf, True, 2e5])
-def test_orders_out_of_range_are_refused(order: float) -> None:
+def test_orders_out_of_range_are_refused(order):
     one, budget = dpa.GaussianDpEvent(1.0), Budget(1.0, 1e-6)
     for call in (lambda: rdp(one, (order,)), lambda: epsilon_at(1.0, order, 1e-6), lambda: rdp_cap(order, budget)):
         with pytest.raises(ConfigError, match="order is"):
             call()
 
 
-def test_costs_out_of_range_are_refused() -> None:
+def test_costs_out_of_range_are_refused():
     for cost, delta in ((-1.0, 1e-6), (math.nan, 1e-6), (1.0, 0.0), (1.0, 1.0)):
         with pytest.raises(ConfigError):
             epsilon_at(cost, 2.0, delta)
@@ -283,7 +281,7 @@ CASES = [(mean, shape) for mean in (1.05, 3.0, 40.0) for shape in (0.0, 0.3, 1.0
 RUN = dpa.SelfComposedDpEvent(dpa.PoissonSampledDpEvent(0.01, dpa.GaussianDpEvent(1.0)), 1000)
 
 
-def _chance(mean: float, shape: float, k: int) -> float:
+def _chance(mean, shape, k):
     """P[K = k] by scipy."""
     if shape == math.inf:
         return float(stats.poisson.pmf(k, mean))
@@ -294,7 +292,7 @@ def _chance(mean: float, shape: float, k: int) -> float:
 
 
 @pytest.mark.parametrize(("mean", "shape"), CASES)
-def test_probabilities_agree_with_scipy_and_have_the_mean(mean: float, shape: float) -> None:
+def test_probabilities_agree_with_scipy_and_have_the_mean(mean, shape):
     pairs = list(itertools.islice(trial_probabilities(mean, shape), 5000))
     assert pairs[0][0] == (0 if shape == math.inf else 1)
     for k, p in pairs[:60]:
@@ -303,7 +301,7 @@ def test_probabilities_agree_with_scipy_and_have_the_mean(mean: float, shape: fl
     assert math.fsum(k * p for k, p in pairs) == pytest.approx(mean, rel=1e-7)
 
 
-def _p_value(drawn: list[int], mean: float, shape: float) -> float:
+def _p_value(drawn, mean, shape):
     chances = dict(itertools.islice(trial_probabilities(mean, shape), 500))
     cells = [k for k, p in chances.items() if p * len(drawn) >= 10]
     observed, expected = [drawn.count(k) for k in cells], [chances[k] * len(drawn) for k in cells]
@@ -312,7 +310,7 @@ def _p_value(drawn: list[int], mean: float, shape: float) -> float:
 
 
 @pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, math.inf])
-def test_drawn_numbers_fit_the_distribution_and_no_other_mean(shape: float) -> None:
+def test_drawn_numbers_fit_the_distribution_and_no_other_mean(shape):
     event = RepeatAndSelectDpEvent(RUN, 6.0, shape)
     drawn = [draw_trials(event) for _ in range(12_000)]  # 4,000 let one run in a thousand pass with the other mean
     assert _p_value(drawn, 6.0, shape) > 1e-6
@@ -320,7 +318,7 @@ def test_drawn_numbers_fit_the_distribution_and_no_other_mean(shape: float) -> N
 
 
 @pytest.mark.parametrize(("mean", "shape"), CASES)
-def test_quantiles_are_the_inverse_of_the_sum(mean: float, shape: float) -> None:
+def test_quantiles_are_the_inverse_of_the_sum(mean, shape):
     pairs = list(itertools.islice(trial_probabilities(mean, shape), 200))
     below = 0.0
     for k, p in pairs[:20]:
@@ -331,7 +329,7 @@ def test_quantiles_are_the_inverse_of_the_sum(mean: float, shape: float) -> None
     assert trials_from_uniform(Fraction(2**256 - 1, 2**256), mean, shape) > mean
 
 
-def test_the_winner_costs_less_than_all_trials() -> None:
+def test_the_winner_costs_less_than_all_trials():
     alone, every = epsilon([RUN], 1e-5, "rdp"), epsilon([pay_for_all(RUN, 10)], 1e-5, "rdp")
     assert alone == pytest.approx(2.10, abs=0.01)
     assert every == pytest.approx(6.7, abs=0.1)
@@ -341,7 +339,7 @@ def test_the_winner_costs_less_than_all_trials() -> None:
     assert halfway < epsilon([select_event(RUN, 10.0, "geometric")], 1e-5, "rdp")
 
 
-def test_what_no_search_can_be_is_refused() -> None:
+def test_what_no_search_can_be_is_refused():
     for search in (("binomial",), ("geometric", 2.0), ("negative-binomial",)):
         with pytest.raises(ConfigError):
             select_event(RUN, 10.0, *search)

@@ -29,13 +29,13 @@ EDP = "edpsgd --steps 100 --workers 4"
 SANTEXT = "santext --tokens 100 --diameter 1.5"
 
 
-def _text(line: str) -> str:
+def _text(line):
     result = CliRunner().invoke(app, line.split(), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
-def _json(line: str) -> dict[str, Any]:
+def _json(line):
     parsed: dict[str, Any] = json.loads(_text(f"{line} --json"))
     return parsed
 
@@ -53,27 +53,27 @@ def _json(line: str) -> dict[str, Any]:
         (f"{DPSGD} --sigma 0.04", "epsilon = ", ["no pld figure", "no meaningful guarantee"]),
     ],
 )
-def test_what_is_printed(line: str, first: str, others: list[str]) -> None:
+def test_what_is_printed(line, first, others):
     printed = _text(line)
     assert printed.startswith(first)
     assert [said for said in others if said not in printed] == []
     assert ("as published" in printed) == ("--as-published" in line)
 
 
-def test_seqpate_for_phrases_needs_more_noise_and_says_what_a_user_has() -> None:
+def test_seqpate_for_phrases_needs_more_noise_and_says_what_a_user_has():
     user, phrase = _json(VOTES), _json(f"{VOTES} --shards-per-phrase 4")
     assert phrase["noise"]["std_of_sum"] == pytest.approx(4 * user["noise"]["std_of_sum"])
     assert (user["unit"], phrase["unit"]) == ("user", "phrase")
     assert f"{epsilon_of(math.sqrt(1000) / (4 * user['noise']['sigma']), 1e-6):.6g}" in phrase["assumptions"][1]
 
 
-def test_the_records_of_one_owner_are_accounted_for_together() -> None:
+def test_the_records_of_one_owner_are_accounted_for_together():
     owner = _json("dpsgd --q 0.05 --steps 100 --sigma 2 --delta 1e-5 --records-per-user 2")
     assert owner["epsilon"] == pytest.approx(2.377, abs=1e-3)
     assert owner["epsilon"] < owner["accountants"]["rdp"]
 
 
-def test_bands_are_charged_as_fewer_steps_at_a_higher_rate() -> None:
+def test_bands_are_charged_as_fewer_steps_at_a_higher_rate():
     banded = _json("dpsgd --q 0.05 --steps 200 --sigma 2 --bands 8")
     plain = _json("dpsgd --q 0.4 --steps 25 --sigma 2")
     assert (banded["epsilon"], banded["accountants"]) == (plain["epsilon"], plain["accountants"])
@@ -83,13 +83,13 @@ def test_bands_are_charged_as_fewer_steps_at_a_higher_rate() -> None:
     assert "hashed into 8 groups" in printed[1]
 
 
-def test_select_stands_beside_paying_for_all() -> None:
+def test_select_stands_beside_paying_for_all():
     found = _json(f"{SELECT} --sigma 1 --distribution poisson --as-published")
     assert 3.4 < found["epsilon"] < 4.4
     assert found["published"][0]["epsilon"] == pytest.approx(1.828, abs=2e-3)
 
 
-def test_edpsgd_has_less_noise_than_printed() -> None:
+def test_edpsgd_has_less_noise_than_printed():
     found = _json(f"{EDP} --z0 8 --as-published")
     assert found["noise"] == {"z0": 8.0, "effective": 2.0, "effective_last": 2.0}
     assert found["epsilon"] == pytest.approx(epsilon_of(10 / 2, 1e-6))
@@ -104,7 +104,7 @@ def test_edpsgd_has_less_noise_than_printed() -> None:
     assert set(sampled["accountants"]) == {"pld", "rdp"}
 
 
-def test_edpsgd_as_the_paper_prints_it_and_as_it_is() -> None:
+def test_edpsgd_as_the_paper_prints_it_and_as_it_is():
     paper = "edpsgd --z0 1 --steps 100 --workers 8 --delta 5e-4"
     found = _json(f"{paper} --as-published")
     assert found["epsilon"] == pytest.approx(1785.17, abs=0.01)
@@ -114,7 +114,7 @@ def test_edpsgd_as_the_paper_prints_it_and_as_it_is() -> None:
     assert halved["effective"] == found["noise"]["effective"] / 2
 
 
-def test_edpsgd_by_epoch_is_the_composed_events() -> None:
+def test_edpsgd_by_epoch_is_the_composed_events():
     run = "--z0 6 --steps 100 --workers 8 --per-worker sqrt-n --q .05"
     found = _json(f"edpsgd {run} --schedule linear --tau .1 --steps-per-epoch 50 --as-published")
     by_hand = [(PoissonSampledDpEvent(0.05, GaussianDpEvent(3 / (1 + 0.1 * epoch))), 50) for epoch in range(2)]
@@ -127,7 +127,7 @@ def test_edpsgd_by_epoch_is_the_composed_events() -> None:
     assert short == _json(f"{EDP} --z0 8 --schedule exponential --tau {math.log(2)!r}")
 
 
-def test_santext_prices_a_document() -> None:
+def test_santext_prices_a_document():
     back = _json(f"{SANTEXT} --document-epsilon 30")
     assert (back["epsilon"], back["delta"]) == (pytest.approx(30), None)
     assert back["noise"]["epsilon_per_token"] == pytest.approx(0.2)
@@ -138,19 +138,19 @@ NOISY.append(f"{EDP} --q .05 --schedule linear --tau .5 --steps-per-epoch 50")
 
 
 @pytest.mark.parametrize("line", NOISY)
-def test_from_epsilon_to_noise_and_back(line: str) -> None:
+def test_from_epsilon_to_noise_and_back(line):
     name = "z0" if line.startswith(EDP) else "sigma"
     noise = _json(f"{line} --epsilon 2.5")["noise"][name]
     assert 2.5 * (1 - 1e-3) <= _json(f"{line} --{name} {noise!r}")["epsilon"] <= 2.5 * (1 + 1e-8)
 
 
-def test_one_multiplier_for_both_stages() -> None:
+def test_one_multiplier_for_both_stages():
     found = _json(f"{TWO} --epsilon 3")
     assert 2.99 < found["epsilon"] <= 3.0
     assert found["noise"]["sigma1"] == found["noise"]["sigma2"]
 
 
-def test_little_noise_falls_back_on_renyi_orders() -> None:
+def test_little_noise_falls_back_on_renyi_orders():
     for line in (f"{DPSGD} --sigma 1e-60", f"dpsgd --q .5 --sigma 1e90 --steps {2**53}"):
         assert set(_json(line)["accountants"]) == {"rdp"}
 
@@ -179,7 +179,7 @@ BAD = {  # arguments that are right, and options with values that are not: the l
 
 
 @pytest.mark.parametrize("right", BAD)
-def test_bad_input_is_one_sentence_and_exit_code_2(right: str) -> None:
+def test_bad_input_is_one_sentence_and_exit_code_2(right):
     for each in BAD[right].split(","):
         option, *values = each.split() or [""]
         for bad in [[option, value] for value in values] or [[]]:
@@ -189,11 +189,11 @@ def test_bad_input_is_one_sentence_and_exit_code_2(right: str) -> None:
             assert re.fullmatch(r".{1,248}\.", str(error))
 
 
-def _inverse(sigma: float) -> float:
+def _inverse(sigma):
     return 1 / sigma
 
 
-def test_calibration_rounds_up_and_knows_its_range() -> None:
+def test_calibration_rounds_up_and_knows_its_range():
     for wanted in (1e-6, 0.37, 5.0, 900.0):
         assert 1 / wanted <= least_sigma(_inverse, wanted) <= 1 / wanted * (1 + 2.1e-4)
     for wrong, cost in ((1.0, lambda s: 2.0), (1.0, lambda s: 0.0), (math.nan, _inverse), (0.0, _inverse)):
@@ -205,11 +205,11 @@ def test_calibration_rounds_up_and_knows_its_range() -> None:
 @pytest.mark.parametrize("wanted", [0.02, 0.1, 3.0, 900.0])
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.5])
 @pytest.mark.parametrize("low", [0.0, 1e-2, 3.0])
-def test_a_guess_saves_costs_and_leaves_the_noise_as_it_is(power: float, wanted: float, low: float) -> None:
+def test_a_guess_saves_costs_and_leaves_the_noise_as_it_is(power, wanted, low):
     """Guesses that are good, 40 times too high or low, or fall by another power; costs without a figure below some."""
     asked: list[float] = []
 
-    def cost(sigma: float) -> float:
+    def cost(sigma):
         asked.append(sigma)
         return 40 / sigma**power + 0.3 / sigma if sigma > low else math.inf
 
@@ -224,11 +224,11 @@ def test_a_guess_saves_costs_and_leaves_the_noise_as_it_is(power: float, wanted:
 
 @pytest.mark.parametrize("power", [0.8, 1.0, 2.5])
 @pytest.mark.parametrize("wanted", [0.1, 8.0])
-def test_a_search_by_a_bad_guess_asks_seldom_and_rounds_up(power: float, wanted: float) -> None:
+def test_a_search_by_a_bad_guess_asks_seldom_and_rounds_up(power, wanted):
     """A guess that is 20 times too low, falls by another power, or has no figure below some noise."""
     asked: list[float] = []
 
-    def cost(sigma: float) -> float:
+    def cost(sigma):
         asked.append(sigma)
         return 40 / sigma**power if sigma > 0.5 else math.inf
 
@@ -244,7 +244,7 @@ LINEAR = NoiseSchedule("linear", 0.1, steps_per_epoch=50)
 SCHEDULES = [NoiseSchedule("exponential", 0.01), NoiseSchedule("linear", 0.1, 3), NoiseSchedule("linear", 2.0)]
 
 
-def test_epochs_are_levels_with_the_noise_of_the_rule() -> None:
+def test_epochs_are_levels_with_the_noise_of_the_rule():
     assert LINEAR.levels(500, chunk=25) == tuple((1 / (1 + 0.1 * epoch), 50) for epoch in range(10))
     assert LINEAR.levels(120, chunk=25)[-1] == (1 / 1.2, 20)
     assert NoiseSchedule("exponential", 0.5, 10).levels(20) == ((1.0, 10), (math.exp(-0.5), 10))
@@ -255,7 +255,7 @@ def test_epochs_are_levels_with_the_noise_of_the_rule() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("steps", "chunk"), [(500, 1), (500, 3), (99, 3), (7, 3), (1, 1)])
-def test_levels_are_few_whole_chunks_and_never_above_the_rule(schedule: NoiseSchedule, steps: int, chunk: int) -> None:
+def test_levels_are_few_whole_chunks_and_never_above_the_rule(schedule, steps, chunk):
     levels = schedule.levels(steps, chunk)
     assert len(levels) <= MOST_LEVELS
     assert sum(times for _, times in levels) == steps
@@ -276,6 +276,6 @@ def test_levels_are_few_whole_chunks_and_never_above_the_rule(schedule: NoiseSch
         ("constant", 0.1, 1, "tau is 0.1"),
     ],
 )
-def test_what_is_no_schedule_is_refused(kind: Any, tau: float, epoch: int, says: str) -> None:
+def test_what_is_no_schedule_is_refused(kind, tau, epoch, says):
     with pytest.raises(ConfigError, match=says):
         NoiseSchedule(kind, tau, epoch)

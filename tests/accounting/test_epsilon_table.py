@@ -7,12 +7,11 @@ import itertools
 import math
 from contextlib import suppress
 from functools import cache
-from typing import Any
 
 import dp_accounting as dpa
 import mpmath
 import pytest
-from dp_accounting.dp_event import DpEvent, MixtureOfGaussiansDpEvent, RepeatAndSelectDpEvent
+from dp_accounting.dp_event import MixtureOfGaussiansDpEvent, RepeatAndSelectDpEvent
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
@@ -40,16 +39,16 @@ WINNERS = list(itertools.product((2.0, 10.0, 100.0), (0.0, 1.0, math.inf)))
 MIXTURES = [(0.01, 1.0, 1000), (0.1, 2.0, 100), (0.3, 4.0, 30), (0.01, 0.9, 500), (0.05, 3.0, 50), (0.2, 5.0, 20)]
 
 
-def _sixths(settings: list[Any]) -> list[Any]:
+def _sixths(settings):
     """Every sixth setting for `make test`, all of them for `make test-all`."""
     return [pytest.param(*each, marks=[pytest.mark.exhaustive] * (at % 6 > 0)) for at, each in enumerate(settings)]
 
 
-def _run(q: float, sigma: float, steps: int) -> DpEvent:
+def _run(q, sigma, steps):
     return dpa.SelfComposedDpEvent(dpa.PoissonSampledDpEvent(q, dpa.GaussianDpEvent(sigma)), steps)
 
 
-def _rdp_of_the_library(*events: DpEvent, delta: float = 1e-5) -> float:
+def _rdp_of_the_library(*events, delta=1e-5):
     accountant = RdpAccountant(ORDERS)
     for event in events:
         accountant.compose(event)
@@ -57,7 +56,7 @@ def _rdp_of_the_library(*events: DpEvent, delta: float = 1e-5) -> float:
 
 
 @cache
-def _bracket(stages: tuple[Stage, ...], delta: float) -> tuple[float, float]:
+def _bracket(stages, delta):
     """Lower and upper bound by prv-accountant."""
     prvs = [PoissonSubsampledGaussianMechanism(sampling_probability=q, noise_multiplier=s) for q, s, _ in stages]
     steps = [n for _, _, n in stages]
@@ -66,14 +65,14 @@ def _bracket(stages: tuple[Stage, ...], delta: float) -> tuple[float, float]:
     return low, high
 
 
-def _gaussian_delta(mu: float, eps: float) -> float:
+def _gaussian_delta(mu, eps):
     with mpmath.workdps(40):
         m, e = mpmath.mpf(mu), mpmath.mpf(eps)
         return float(mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m))
 
 
 @pytest.mark.parametrize(("sigma", "count", "delta"), _sixths(GAUSSIANS))
-def test_gaussian(sigma: float, count: int, delta: float) -> None:
+def test_gaussian(sigma, count, delta):
     event, mu = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(sigma), count), math.sqrt(count) / sigma
     exact = epsilon([event], delta)
     if exact > 0:
@@ -87,7 +86,7 @@ def test_gaussian(sigma: float, count: int, delta: float) -> None:
 
 
 @pytest.mark.parametrize(("q", "sigma", "run"), _sixths(SAMPLED))
-def test_sampled_gaussian(q: float, sigma: float, run: tuple[int, float]) -> None:
+def test_sampled_gaussian(q, sigma, run):
     steps, delta = run
     low, high = _bracket(((q, sigma, steps),), delta)
     tight, renyi = (epsilon([_run(q, sigma, steps)], delta, name) for name in ("pld", "rdp"))
@@ -97,7 +96,7 @@ def test_sampled_gaussian(q: float, sigma: float, run: tuple[int, float]) -> Non
 
 
 @pytest.mark.parametrize("stages", _sixths(TWO_STAGE))
-def test_two_stages(stages: tuple[Stage, Stage]) -> None:
+def test_two_stages(stages):
     events = [_run(*stage) for stage in stages]
     low, high = _bracket(stages, 1e-5)
     tight = epsilon(events, 1e-5, "pld")
@@ -107,7 +106,7 @@ def test_two_stages(stages: tuple[Stage, Stage]) -> None:
 
 
 @pytest.mark.parametrize(("b", "count", "delta"), _sixths(LAPLACE))
-def test_laplace(b: float, count: int, delta: float) -> None:
+def test_laplace(b, count, delta):
     event = dpa.SelfComposedDpEvent(dpa.LaplaceDpEvent(b), count)
     tight, renyi = epsilon([event], delta, "pld"), epsilon([event], delta, "rdp")
     if count == 1:
@@ -122,7 +121,7 @@ def test_laplace(b: float, count: int, delta: float) -> None:
 
 
 @pytest.mark.parametrize(("mean", "shape"), _sixths(WINNERS))
-def test_the_winner_of_many_trials(mean: float, shape: float) -> None:
+def test_the_winner_of_many_trials(mean, shape):
     event = RepeatAndSelectDpEvent(_run(0.01, 1.0, 1000), mean, shape)
     theirs, ours = _rdp_of_the_library(event), epsilon([event], 1e-5, "rdp")
     assert theirs * (1 - 1e-7) <= ours <= theirs * (1 + 1e-5)
@@ -130,7 +129,7 @@ def test_the_winner_of_many_trials(mean: float, shape: float) -> None:
 
 
 @pytest.mark.parametrize(("q", "sigma", "steps"), _sixths(MIXTURES))
-def test_mixtures(q: float, sigma: float, steps: int) -> None:
+def test_mixtures(q, sigma, steps):
     one = MixtureOfGaussiansDpEvent(sigma, (0.0, 1.0), (1 - q, q))  # a sampled Gaussian by another name
     low, high = _bracket(((q, sigma, steps),), 1e-5)
     found = epsilon([dpa.SelfComposedDpEvent(one, steps)], 1e-5, "pld")
@@ -138,7 +137,7 @@ def test_mixtures(q: float, sigma: float, steps: int) -> None:
     assert found == pytest.approx(epsilon([_run(q, sigma, steps)], 1e-5, "pld"), rel=CLOSE)
 
 
-def test_trap_an_exception_wipes_what_was_spent() -> None:
+def test_trap_an_exception_wipes_what_was_spent():
     spent = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(1.0), 10)
     broken = RepeatAndSelectDpEvent(dpa.GaussianDpEvent(1.0), math.nan, 1.0)
     accountant = RdpAccountant().compose(spent)
@@ -152,7 +151,7 @@ def test_trap_an_exception_wipes_what_was_spent() -> None:
 
 
 @pytest.mark.timeout(20)
-def test_trap_little_noise_hangs() -> None:
+def test_trap_little_noise_hangs():
     for event in (
         dpa.GaussianDpEvent(0.01),
         _run(0.01, 0.03, 1000),
@@ -173,7 +172,7 @@ BY_DAY = [(10**3, 1.0), (10**4, 3.0), (10**5, 1.0)]
 @pytest.mark.parametrize(
     ("steps", "mu"), [pytest.param(*each, marks=[pytest.mark.exhaustive] * (each not in BY_DAY)) for each in MANY]
 )
-def test_many_runs_and_a_tiny_delta_are_never_below_the_truth(steps: int, mu: float) -> None:
+def test_many_runs_and_a_tiny_delta_are_never_below_the_truth(steps, mu):
     """Rounding in the power of a Fourier transform takes a part of delta; sampled with q = 1, the truth is known."""
     event, told = _run(1.0, math.sqrt(steps) / mu, steps), 0
     for delta in (1e-6, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12, 1e-14):
@@ -184,7 +183,7 @@ def test_many_runs_and_a_tiny_delta_are_never_below_the_truth(steps: int, mu: fl
     assert told >= 1
 
 
-def test_trap_the_central_limit_is_below_the_truth() -> None:
+def test_trap_the_central_limit_is_below_the_truth():
     mu = 0.01 * math.sqrt(1000 * math.expm1(1.0))  # "gdp" of Opacus: q sqrt(T (exp(1/sigma^2) - 1))
     low, _ = _bracket(((0.01, 1.0, 1000),), 1e-5)
     eps = 1.618

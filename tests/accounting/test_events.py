@@ -3,7 +3,6 @@
 import contextlib
 import json
 import math
-from pathlib import Path
 
 import dp_accounting as dpa
 import pytest
@@ -19,7 +18,7 @@ GAUSS = dpa.GaussianDpEvent
 sigmas = st.floats(1e-3, 1e6)
 
 
-def _mixture(sigma: float, weights: list[float]) -> MixtureOfGaussiansDpEvent:
+def _mixture(sigma, weights):
     total = math.fsum(weights)
     sizes = tuple(float(size + 1) for size in range(len(weights)))
     return MixtureOfGaussiansDpEvent(sigma, sizes, tuple(w / total for w in weights))
@@ -45,12 +44,12 @@ events = st.recursive(
 
 
 @given(events)
-def test_round_trip_through_json_text(event: DpEvent) -> None:
+def test_round_trip_through_json_text(event):
     assume(_depth(event) <= MAX_DEPTH)
     assert from_json(json.loads(json.dumps(to_json(event), allow_nan=False))) == event
 
 
-def _depth(event: DpEvent) -> int:
+def _depth(event):
     inner = [*getattr(event, "events", []), *([event.event] if hasattr(event, "event") else [])]
     return 1 + max(map(_depth, inner), default=0)
 
@@ -82,7 +81,7 @@ NAN, INF, HUGE = math.nan, math.inf, 10**6000  # too long an integer even to be 
         *(GAUSS(HUGE), dpa.NoOpDpEvent(), dpa.UnsupportedDpEvent(), dpa.ZCDpEvent(1.0), "gaussian"),
     ],
 )
-def test_no_mechanism_has_such_an_event(event: DpEvent) -> None:
+def test_no_mechanism_has_such_an_event(event):
     with pytest.raises(EventError):
         validate(event)
 
@@ -103,7 +102,7 @@ def test_no_mechanism_has_such_an_event(event: DpEvent) -> None:
         {"kind": "mixture-of-gaussians", "standard_deviation": 1.0, "sensitivities": 1.0, "sampling_probs": [1.0]},
     ],
 )
-def test_stored_junk_is_refused(obj: object) -> None:
+def test_stored_junk_is_refused(obj):
     with pytest.raises(EventError):
         from_json(obj)
 
@@ -117,12 +116,12 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_arbitrary_json_is_an_event_or_an_event_error(obj: object) -> None:
+def test_arbitrary_json_is_an_event_or_an_event_error(obj):
     with contextlib.suppress(EventError):
         assert to_json(from_json(obj))["kind"] in ("gaussian", "laplace", "self-composed", "composed", "non-private")
 
 
-def test_nesting_is_bounded_in_both_directions() -> None:
+def test_nesting_is_bounded_in_both_directions():
     event: DpEvent = GAUSS(1.0)
     obj: dict[str, object] = {"kind": "gaussian", "noise_multiplier": 1.0}
     for _ in range(5000):
@@ -132,11 +131,11 @@ def test_nesting_is_bounded_in_both_directions() -> None:
             refused()
 
 
-def _sampled(q: float, sigma: float) -> DpEvent:
+def _sampled(q, sigma):
     return dpa.PoissonSampledDpEvent(q, GAUSS(sigma))
 
 
-def test_a_plan_is_yaml_or_json(tmp_path: Path) -> None:
+def test_a_plan_is_yaml_or_json(tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text(
         "- {kind: self-composed, count: 10, event: {kind: gaussian, noise_multiplier: 40.0}}\n"
@@ -160,7 +159,7 @@ def test_a_plan_is_yaml_or_json(tmp_path: Path) -> None:
         b"- {kind: gaussian, noise_multiplier: " + b"9" * 5000 + b"}",
     ],
 )
-def test_a_malformed_plan_is_one_sentence(tmp_path: Path, data: bytes) -> None:
+def test_a_malformed_plan_is_one_sentence(tmp_path, data):
     path = tmp_path / "plan.yaml"
     path.write_bytes(data)
     with pytest.raises(ConfigError, match="plan is") as raised:
@@ -168,7 +167,7 @@ def test_a_malformed_plan_is_one_sentence(tmp_path: Path, data: bytes) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_lines_are_merged_in_one_order() -> None:
+def test_lines_are_merged_in_one_order():
     events = [dpa.ComposedDpEvent([_sampled(0.1, 2.0), GAUSS(3.0)]), dpa.SelfComposedDpEvent(GAUSS(3), 4), GAUSS(5.0)]
     lines = plan_lines(events)
     assert dict(lines) == {GAUSS(3.0): 5, GAUSS(5.0): 1, _sampled(0.1, 2.0): 1}
@@ -206,7 +205,7 @@ LINES = [
 
 
 @pytest.mark.parametrize(("line", "leaf", "covered"), LINES)
-def test_a_line_covers_what_costs_no_more(line: DpEvent, leaf: DpEvent, covered: bool) -> None:
+def test_a_line_covers_what_costs_no_more(line, leaf, covered):
     assert dominates(line, leaf) is covered
     for pair in ((line, GAUSS(float("nan"))), (GAUSS(float("nan")), leaf)):  # no event at all
         with pytest.raises(EventError):
@@ -214,12 +213,12 @@ def test_a_line_covers_what_costs_no_more(line: DpEvent, leaf: DpEvent, covered:
 
 
 @pytest.mark.parametrize(("line", "leaf"), [(line, leaf) for line, leaf, covered in LINES[:12] if covered])
-def test_what_a_line_covers_costs_no_more_alone_and_composed(line: DpEvent, leaf: DpEvent) -> None:
+def test_what_a_line_covers_costs_no_more_alone_and_composed(line, leaf):
     for times, delta in ((1, 1e-6), (30, 1e-3)):
         assert plan_epsilon([(leaf, times)], delta) <= plan_epsilon([(line, times)], delta) * (1 + 1e-4)
 
 
-def test_the_epsilon_of_a_plan_is_that_of_its_events() -> None:
+def test_the_epsilon_of_a_plan_is_that_of_its_events():
     plan = [dpa.SelfComposedDpEvent(_sampled(0.02, 0.9), 500), dpa.SelfComposedDpEvent(_sampled(0.01, 0.9), 1000)]
     assert plan_epsilon(plan_lines(plan), 1e-5) == pytest.approx(4.15, abs=0.01)
     assert plan_epsilon(plan_lines(plan), 1e-5) == pytest.approx(epsilon(plan, 1e-5, "pld"), rel=1e-9)

@@ -55,7 +55,7 @@ PLAN = CanaryPlan(kinds=("phone", "plate"), repetitions=(1, 8), candidates=200)
 class Audited:
     """Shards, recipe and certificate; the rows that were trained on, and those held out."""
 
-    def __init__(self, root: Path, settings: dict[str, Any], table: pa.Table) -> None:
+    def __init__(self, root, settings, table):
         self.root, key_path = root / "run", root / "secret.key"
         write_atomic(key_path, SECRET, 0o600)  # who is held out must not change from day to day
         self.key = load_key(key_path)
@@ -69,18 +69,18 @@ class Audited:
         self.training = [row for part in range(PARTS) for row in read_part(self.shards, part).to_pylist()]
         self.heldout = read_holdout(self.shards).to_pylist()
 
-    def save(self, model: Any, tokenizer: Any, root: Path | None = None) -> None:
+    def save(self, model, tokenizer, root=None):
         save_model(model, tokenizer, (root or self.root) / "model", "release", "A test.")
 
 
-def _corpus() -> pa.Table:
+def _corpus():
     draw = np.random.default_rng(11)
     texts = [" ".join(draw.choice(SPOKEN, size=10)) for _ in range(USERS * TEXTS)]
     columns = {"user": [f"user-{n // TEXTS}" for n in range(len(texts))], "text": pa.array(texts, pa.large_string())}
     return pa.table(columns | {"topic": [("sun", "soup")[n % 2] for n in range(len(texts))]})
 
 
-def _fitted(tokenizer: Backbone, texts: list[str], steps: int) -> Any:
+def _fitted(tokenizer, texts, steps):
     """The tiny model after many passes over the private texts, behind their control codes."""
     model = copy.deepcopy(tokenizer.model).requires_grad_(True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
@@ -100,7 +100,7 @@ def _fitted(tokenizer: Backbone, texts: list[str], steps: int) -> Any:
 class Directory(Audited):
     """A finished run of the generator with planted canaries."""
 
-    def __init__(self, root: Path, base: Path, backbone: Backbone, *, steps: int) -> None:
+    def __init__(self, root, base, backbone, *, steps):
         settings = {
             "method": "generator",
             "corpus": {"source": "talk.parquet", "labels": ["topic"], "holdout": 0.35},
@@ -115,35 +115,35 @@ class Directory(Audited):
         self.save(_fitted(backbone, texts, steps) if steps else backbone.model, backbone.tokenizer)
         self.write(["good morning to all of you"])
 
-    def write(self, texts: list[str]) -> None:
+    def write(self, texts):
         pq.write_table(pa.table({"text": texts}), self.root / "synthetic.parquet")
 
-    def call(self, *options: str) -> str:
+    def call(self, *options):
         done = CliRunner().invoke(app, ["audit", str(self.root), *options], env={"COLUMNS": "200"})
         if done.exception:
             raise done.exception
         return done.stdout
 
     @cached_property
-    def audited(self) -> tuple[str, dict[str, Any]]:
+    def audited(self):
         """What is printed, and what is written."""
         return self.call(), json.loads((self.root / "audit.json").read_text())
 
-    def users(self, rows: list[Any]) -> set[str]:
+    def users(self, rows):
         return {row["user"] for row in rows} - {user for each in canaries(PLAN, self.key) for user in each.users}
 
 
 @pytest.fixture(scope="module")
-def leaking(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, tiny_backbone: Backbone) -> Directory:
+def leaking(tmp_path_factory, tiny_base, tiny_backbone):
     return Directory(tmp_path_factory.mktemp("leaking"), tiny_base, tiny_backbone, steps=80)
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, tiny_backbone: Backbone) -> Directory:
+def sound(tmp_path_factory, tiny_base, tiny_backbone):
     return Directory(tmp_path_factory.mktemp("sound"), tiny_base, tiny_backbone, steps=0)
 
 
-def test_a_model_that_knows_its_users_by_heart_is_flagged(leaking: Directory) -> None:
+def test_a_model_that_knows_its_users_by_heart_is_flagged(leaking):
     found = leaking.audited[1]
     assert found["verdict"]["flagged"]
     assert "FLAGGED by membership" in found["verdict"]["sentence"]
@@ -153,7 +153,7 @@ def test_a_model_that_knows_its_users_by_heart_is_flagged(leaking: Directory) ->
         assert attack["points"][2]["interval"][0] > attack["points"][2]["admitted_by_events"]
 
 
-def test_the_public_base_is_not_flagged_and_the_page_says_what_figures_cannot_show(sound: Directory) -> None:
+def test_the_public_base_is_not_flagged_and_the_page_says_what_figures_cannot_show(sound):
     printed, found = sound.audited
     assert not found["verdict"]["flagged"]
     assert found["verdict"]["sentence"].startswith("Not flagged")
@@ -166,7 +166,7 @@ def test_the_public_base_is_not_flagged_and_the_page_says_what_figures_cannot_sh
         assert said in " ".join(printed.split())
 
 
-def test_units_texts_and_claims_are_those_of_the_run(sound: Directory) -> None:
+def test_units_texts_and_claims_are_those_of_the_run(sound):
     found = sound.audited[1]
     members, others = sound.users(sound.training), sound.users(sound.heldout)
     assert found["sample"] == {"members": len(members), "others": len(others), "records_at_most": 4, "shadows": 0}
@@ -179,9 +179,7 @@ def test_units_texts_and_claims_are_those_of_the_run(sound: Directory) -> None:
     assert point["admitted_by_events"] == pytest.approx(expected, abs=0.03)
 
 
-def test_canaries_of_the_leaking_model_come_first_and_those_of_the_base_do_not(
-    leaking: Directory, sound: Directory
-) -> None:
+def test_canaries_of_the_leaking_model_come_first_and_those_of_the_base_do_not(leaking, sound):
     shared = [each for each in leaking.audited[1]["canaries"] if each["users"] == 8]
     assert [each["rank"] for each in shared] == [1.0, 1.0]
     assert all(each["exposure"] == pytest.approx(np.log2(199), abs=1e-3) for each in shared)
@@ -193,7 +191,7 @@ def test_canaries_of_the_leaking_model_come_first_and_those_of_the_base_do_not(
             assert each["trained_users"] == len(trained & set(canary.users))
 
 
-def test_overlap_and_leaks_of_synthetic_text_are_counted(sound: Directory) -> None:
+def test_overlap_and_leaks_of_synthetic_text_are_counted(sound):
     ordinary = [row["text"] for row in sound.training if row["user"] in sound.users(sound.training)]
     drawn = Population(sound.shards, PrivacyUnit.USER, sound.key).others(20, 8)
     held_out = next(each.rows[0]["text"] for each in drawn if each.rows[0]["user"] in sound.users(sound.heldout))
@@ -213,7 +211,7 @@ def test_overlap_and_leaks_of_synthetic_text_are_counted(sound: Directory) -> No
     assert overlap["training_as_many_users"] <= 0.4
 
 
-def test_no_private_text_and_no_user_is_written_or_printed(leaking: Directory) -> None:
+def test_no_private_text_and_no_user_is_written_or_printed(leaking):
     told = leaking.audited[0] + leaking.call("--json") + (leaking.root / "audit.json").read_text()
     for row in leaking.training + leaking.heldout:
         assert row["text"] not in told
@@ -222,7 +220,7 @@ def test_no_private_text_and_no_user_is_written_or_printed(leaking: Directory) -
 
 
 @pytest.fixture
-def copied(sound: Directory, tmp_path: Path) -> Path:
+def copied(sound, tmp_path):
     return shutil.copytree(sound.root, tmp_path / "run")
 
 
@@ -237,18 +235,18 @@ def copied(sound: Directory, tmp_path: Path) -> Path:
         ("private/shards/holdout.parquet", ShardError, "holdout.parquet is missing"),
     ],
 )
-def test_what_is_missing_is_named(copied: Path, name: str, error: type[RayPrivacyError], message: str) -> None:
+def test_what_is_missing_is_named(copied, name, error, message):
     (copied / name).rename(copied.parent / "gone")
     _refused(str(copied), error, message)
 
 
-def _refused(argument: str, error: type[RayPrivacyError], message: str) -> None:
+def _refused(argument, error, message):
     done = CliRunner().invoke(app, ["audit", argument])
     assert isinstance(done.exception, error)
     assert message in str(done.exception)
 
 
-def test_other_keys_uris_and_phrases_are_refused(copied: Path, tmp_path: Path, sound: Directory) -> None:
+def test_other_keys_uris_and_phrases_are_refused(copied, tmp_path, sound):
     create_key(tmp_path / "other.key")
     recipe = (copied / "recipe.yaml").read_text()
     (copied / "recipe.yaml").write_text(re.sub(r"key: .*secret.key", f"key: {tmp_path}/other.key", recipe))
@@ -258,8 +256,8 @@ def test_other_keys_uris_and_phrases_are_refused(copied: Path, tmp_path: Path, s
         audit_run(RunAudit(sound.root, ModelConfig(), PrivacyUnit.PHRASE, (), sound.key))
 
 
-def test_an_error_of_other_code_leaves_without_the_text_that_it_failed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(root: Path) -> Any:
+def test_an_error_of_other_code_leaves_without_the_text_that_it_failed_on(monkeypatch):
+    def fails(root):
         raise ValueError("the private row of user-7")
 
     monkeypatch.setattr(directory, "read_claim", fails)
@@ -269,7 +267,7 @@ def test_an_error_of_other_code_leaves_without_the_text_that_it_failed_on(monkey
     assert caught.value.__context__ is None
 
 
-def test_runs_of_words_are_compared_without_case_and_punctuation_and_at_full_length() -> None:
+def test_runs_of_words_are_compared_without_case_and_punctuation_and_at_full_length():
     private = ["my sister broke her left arm on the way to the early train", "i never told anybody that we like soup"]
     texts = ["My sister -- broke HER left arm, on the way", "my sister broke her left arm on a boat", "hm"]
     overlap = Overlap(texts, 8)
@@ -279,7 +277,7 @@ def test_runs_of_words_are_compared_without_case_and_punctuation_and_at_full_len
         Overlap(["a"], 0)
 
 
-def test_a_claim_is_read_with_its_events_where_they_are_told(tmp_path: Path) -> None:
+def test_a_claim_is_read_with_its_events_where_they_are_told(tmp_path):
     sampled = EVENTS[0] | {"kind": "poisson-sampled-gaussian", "q": 0.1, "sigma_eff": 1.0, "count": 10}
     selected = EVENTS[0] | {"kind": "repeat-and-select", "sigma_eff": None}
     body = {"epsilon": 3.0, "delta": 1e-6, "kind": "central", "unit": "user"}
@@ -296,8 +294,8 @@ def test_a_claim_is_read_with_its_events_where_they_are_told(tmp_path: Path) -> 
         read_claim(tmp_path)
 
 
-def test_who_is_drawn_depends_on_unit_and_key_and_not_on_the_others(sound: Directory) -> None:
-    def drawn(unit: PrivacyUnit = PrivacyUnit.USER, key: Key = sound.key, most: int = 30) -> list[list[Any]]:
+def test_who_is_drawn_depends_on_unit_and_key_and_not_on_the_others(sound):
+    def drawn(unit=PrivacyUnit.USER, key=sound.key, most=30):
         return [each.rows for each in Population(sound.shards, unit, key).members(most, 8)]
 
     assert [len(rows) for rows in drawn(PrivacyUnit.RECORD, most=10_000)] == [1] * len(sound.training)
@@ -312,7 +310,7 @@ LABELS = ("O", "B-food", "B-place")
 Change = Callable[[Any, Backbone, Sequence[Any]], None]
 
 
-def _requests() -> pa.Table:
+def _requests():
     """Requests whose intents and labels follow no rule: who can tell them has seen them."""
     draw = np.random.default_rng(3)
     return pa.table(
@@ -328,7 +326,7 @@ def _requests() -> pa.Table:
 class TaggerRun(Audited):
     """A finished run of eDP-SGD, and shadow models on halves of its users."""
 
-    def __init__(self, root: Path, base: Path, change: Change) -> None:
+    def __init__(self, root, base, change):
         settings = {
             "method": "edp_sgd",
             "corpus": {"source": "talk.parquet", "holdout": 0.4},
@@ -344,13 +342,13 @@ class TaggerRun(Audited):
         models = attacked_models(METHOD, self.recipe)
         self.audit = RunAudit(self.root, self.recipe.model, PrivacyUnit.USER, models, self.key, shadows, texts="")
 
-    def _learn(self, rows: Sequence[Any], root: Path) -> None:
+    def _learn(self, rows, root):
         model = copy.deepcopy(self._backbone.model).requires_grad_(True)
         self._change(model, self._backbone, documents_of(rows, self._backbone, METHOD.reads(self.recipe)))
         self.save(model, self._backbone.tokenizer, root)
 
 
-def _learn(model: Any, backbone: Backbone, documents: Sequence[Any]) -> None:
+def _learn(model, backbone, documents):
     optimizer, order = torch.optim.AdamW(model.parameters(), lr=4e-3), np.random.default_rng(1)
     loss = TaggerLoss(1 + len(INTENTS), 1 + len(INTENTS) + len(LABELS) + len(SLOTS))
     for _ in range(150):
@@ -361,7 +359,7 @@ def _learn(model: Any, backbone: Backbone, documents: Sequence[Any]) -> None:
         optimizer.step()
 
 
-def _shake(model: Any, backbone: Backbone, documents: Sequence[Any]) -> None:
+def _shake(model, backbone, documents):
     """Noise in all weights, of another draw for each model."""
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(sum(int(each.ids.sum()) for each in documents))
@@ -370,12 +368,12 @@ def _shake(model: Any, backbone: Backbone, documents: Sequence[Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def leaking_tagger(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> TaggerRun:
+def leaking_tagger(tmp_path_factory, tiny_bert):
     return TaggerRun(tmp_path_factory.mktemp("leaking_tagger"), tiny_bert, _learn)
 
 
 @pytest.mark.exhaustive
-def test_an_overtrained_tagger_is_flagged_by_every_attack(leaking_tagger: TaggerRun) -> None:
+def test_an_overtrained_tagger_is_flagged_by_every_attack(leaking_tagger):
     found = audit_run(leaking_tagger.audit)
     assert found["verdict"]["flagged"]
     assert "FLAGGED by membership" in found["verdict"]["sentence"]
@@ -386,7 +384,7 @@ def test_an_overtrained_tagger_is_flagged_by_every_attack(leaking_tagger: Tagger
 
 
 @pytest.mark.exhaustive
-def test_a_tagger_of_noise_is_not(tmp_path: Path, tiny_bert: Path) -> None:
+def test_a_tagger_of_noise_is_not(tmp_path, tiny_bert):
     found = audit_run(TaggerRun(tmp_path, tiny_bert, _shake).audit)
     assert not found["verdict"]["flagged"]
     for name, attack in found["membership"].items():
@@ -396,7 +394,7 @@ def test_a_tagger_of_noise_is_not(tmp_path: Path, tiny_bert: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_the_command_attacks_a_tagger_and_tells_nothing(leaking_tagger: TaggerRun) -> None:
+def test_the_command_attacks_a_tagger_and_tells_nothing(leaking_tagger):
     done = CliRunner().invoke(app, ["audit", str(leaking_tagger.root)], env={"COLUMNS": "200"})
     assert done.exception is None, done.exception
     assert "FLAGGED" in done.stdout

@@ -4,9 +4,7 @@ import copy
 import json
 import math
 import stat
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +17,6 @@ from rayprivacy.auditing.canaries import (
     KINDS,
     PLAN_FILE,
     CanaryPlan,
-    Kind,
     canaries,
     canary_rows,
     candidates,
@@ -34,19 +31,18 @@ from rayprivacy.auditing.canaries import (
 from rayprivacy.auditing.scoring import ModelLoss
 from rayprivacy.core.errors import ConfigError, KeyFileError
 from rayprivacy.core.keys import Key
-from rayprivacy.models.backbone import Backbone
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 KEY, OTHER = Key.for_tests(), Key(b"x" * 32)
 PLAN = CanaryPlan(repetitions=(1, 3), candidates=200)
 
 
-def _plan(**change: object) -> CanaryPlan:
+def _plan(**change):
     return CanaryPlan.parse(PLAN.model_dump() | change)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ten_thousand_candidates_are_distinct_alike_and_drawn_by_key(kind: Kind) -> None:
+def test_ten_thousand_candidates_are_distinct_alike_and_drawn_by_key(kind):
     found = candidates(kind, KEY)
     assert len({squeezed(secret.part) for secret in found}) == CANDIDATES
     assert all(secret.is_in(squeezed(secret.sentence)) for secret in found)
@@ -58,7 +54,7 @@ def test_ten_thousand_candidates_are_distinct_alike_and_drawn_by_key(kind: Kind)
     assert all(secret.sentence == frame + secret.whole for secret in few)
 
 
-def test_the_planted_candidate_is_uniform_over_the_candidates() -> None:
+def test_the_planted_candidate_is_uniform_over_the_candidates():
     keys = [Key(number.to_bytes(32, "big")) for number in range(1, 301)]
     plan = _plan(kinds=("plate",), repetitions=(1, 1), candidates=10)
     places = np.array([[canary.place for canary in canaries(plan, key)] for key in keys])
@@ -67,7 +63,7 @@ def test_the_planted_candidate_is_uniform_over_the_candidates() -> None:
         assert stats.chisquare(np.bincount(column, minlength=10)).pvalue > 1e-4
 
 
-def test_each_repetition_is_a_user_of_its_own_and_the_recorded_plan_holds_no_secret(tmp_path: Path) -> None:
+def test_each_repetition_is_a_user_of_its_own_and_the_recorded_plan_holds_no_secret(tmp_path):
     planted, added = canaries(PLAN, KEY), canary_rows(PLAN, KEY)
     assert len(added) == len(KINDS) * 4 == len(set(added["user"].to_pylist()))
     for canary in planted:
@@ -88,7 +84,7 @@ def test_each_repetition_is_a_user_of_its_own_and_the_recorded_plan_holds_no_sec
             read_plan(tmp_path, KEY)
 
 
-def test_rank_and_exposure() -> None:
+def test_rank_and_exposure():
     losses = np.array([5.0, 1.0, 2.0, 2.0, 9.0])
     assert [rank(losses, place) for place in range(5)] == [4, 1, 2.5, 2.5, 5]
     assert [exposure(losses, place) for place in (1, 4)] == [pytest.approx(math.log2(5)), 0]
@@ -97,7 +93,7 @@ def test_rank_and_exposure() -> None:
     assert ranks(lambda texts: np.arange(4.0), candidates("phone", KEY, 4), [0, 1, 3]) == [1.0, 1.0, 2.0]
 
 
-def test_a_leak_is_found_in_other_spellings_and_nothing_else_is() -> None:
+def test_a_leak_is_found_in_other_spellings_and_nothing_else_is():
     secrets = [canary.secret for canary in canaries(_plan(repetitions=(1,)), KEY)]
     assert not any(leaked(secrets, ["hello there", "by the way, the person who helped me", ""]))
     for place, secret in enumerate(secrets):
@@ -108,7 +104,7 @@ def test_a_leak_is_found_in_other_spellings_and_nothing_else_is() -> None:
         assert not any(leaked(secrets, [f"only {half} of it"]))
 
 
-def test_losses_agree_with_one_text_at_a_time_without_a_cache(tiny_backbone: Backbone) -> None:
+def test_losses_agree_with_one_text_at_a_time_without_a_cache(tiny_backbone):
     texts = [secret.sentence for secret in candidates("email", KEY, 40)]
     texts += ["it is easier", "it is easier to write " * 9, "hello"]
     scorer = ModelLoss(tiny_backbone, max_tokens=40, batch_tokens=300)
@@ -128,7 +124,7 @@ def test_losses_agree_with_one_text_at_a_time_without_a_cache(tiny_backbone: Bac
     assert scorer(texts[:1]) == pytest.approx(scorer(texts)[:1], rel=1e-5)  # one text has nothing to share
 
 
-def test_a_model_fitted_to_a_canary_100_times_ranks_it_first(tiny_backbone: Backbone) -> None:
+def test_a_model_fitted_to_a_canary_100_times_ranks_it_first(tiny_backbone):
     plan = CanaryPlan(kinds=("plate",), repetitions=(100,), candidates=1000 if EFFORT == 1 else 10_000)
     (canary,) = canaries(plan, KEY)
     model = copy.deepcopy(tiny_backbone.model).requires_grad_(True)
@@ -143,7 +139,7 @@ def test_a_model_fitted_to_a_canary_100_times_ranks_it_first(tiny_backbone: Back
 
 
 @pytest.mark.parametrize("kind", ["name", pytest.param("phone", marks=pytest.mark.exhaustive)])
-def test_an_untouched_model_ranks_planted_secrets_uniformly(tiny_backbone: Backbone, kind: Kind) -> None:
+def test_an_untouched_model_ranks_planted_secrets_uniformly(tiny_backbone, kind):
     """Forty secrets, planted by forty keys among the same candidates: no rank is more likely than another."""
     among = candidates(kind, KEY, 500)
     losses = ModelLoss(tiny_backbone, batch_tokens=8192)([secret.sentence for secret in among])
@@ -163,6 +159,6 @@ def test_an_untouched_model_ranks_planted_secrets_uniformly(tiny_backbone: Backb
         (lambda: candidates("phone", KEY, 1), "from 2 to 10000"),
     ],
 )
-def test_wrong_plans_are_named(wrong: Callable[[], object], message: str) -> None:
+def test_wrong_plans_are_named(wrong, message):
     with pytest.raises(ConfigError, match=message):
         wrong()

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.slow, pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def figures(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def figures(tiny_base, tmp_path_factory):
     """What the notebook's cells compute, with other settings."""
     out = tmp_path_factory.mktemp("demo")
     (out / "key").write_bytes(b"one key, so that ranks are fixed")  # they scatter over a factor of ten
@@ -39,7 +39,7 @@ def figures(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> list[d
     return space["figures"]
 
 
-def test_what_many_wrote_is_known_without_privacy_and_not_with_it(figures: list[dict[str, Any]]) -> None:
+def test_what_many_wrote_is_known_without_privacy_and_not_with_it(figures):
     often = [each for each in figures if each["users"] == 15]
     assert len(often) == 5
     without, private = (sum(math.log2(each[arm]["rank"]) for each in often) / 5 for arm in ("without", "with"))

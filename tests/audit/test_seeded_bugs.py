@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -43,7 +43,7 @@ class SeededBug:
     new: str
     test: str
 
-    def digest(self) -> str:
+    def digest(self):
         """Of the change, of the file that is changed, and of the test's file without the tests that do not run."""
         file, _, case = self.test.partition("::")
         own = [text for name, text in _statements(ROOT / file) if name in ("", case.partition("[")[0])]
@@ -51,7 +51,7 @@ class SeededBug:
 
 
 @cache
-def _statements(file: Path) -> list[tuple[str, str]]:
+def _statements(file):
     """What a module consists of, each with the name of the test that it is, if it is one."""
     text = file.read_text()
     lines, found = text.splitlines(), []
@@ -74,7 +74,7 @@ NONE_TRIED = [pytest.mark.exhaustive] * all(NIGHT.values())
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def run(tmp_path_factory):
     """Runs a test on a copy of the package in which a piece of a file is replaced; the exit code and what it said."""
     folder = tmp_path_factory.mktemp("mutants")
     copy, log = folder / "copy", folder / "log"
@@ -87,7 +87,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         assert server.stdin
         assert server.stdout
 
-        def run(file: str, old: str, new: str, test: str) -> tuple[int, str]:
+        def run(file, old, new, test):
             options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-profile=failing"]
             arguments = [f"{ROOT / test}", *options, f"--basetemp={folder / 'tmp'}"]
             order = {"package": str(copy), "arguments": arguments, "log": str(log)}
@@ -100,7 +100,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 
 @contextmanager
-def replaced(source: Path, old: str, new: str) -> Iterator[None]:
+def replaced(source, old, new):
     """A piece of a file is replaced, and comes back; what Python keeps of other files stays valid."""
     text, times = source.read_text(), source.stat()
     compiled = Path(cache_from_source(str(source)))
@@ -115,7 +115,7 @@ def replaced(source: Path, old: str, new: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("bug", [pytest.param(bug, id=bug.name, marks=NIGHT[bug.name]) for bug in BUGS])
-def test_the_bug_is_noticed(run: Run, bug: SeededBug) -> None:
+def test_the_bug_is_noticed(run, bug):
     code, said = run(bug.file, bug.old, bug.new, bug.test)
     assert code == pytest.ExitCode.TESTS_FAILED, said
     assert " failed" in said.splitlines()[-1], said  # an error of a fixture, or of an import, proves nothing
@@ -124,7 +124,7 @@ def test_the_bug_is_noticed(run: Run, bug: SeededBug) -> None:
 
 
 @pytest.mark.parametrize("bug", [pytest.param(BUGS[0], id="taken back", marks=NONE_TRIED)])
-def test_a_copy_without_a_bug_passes(run: Run, bug: SeededBug) -> None:
+def test_a_copy_without_a_bug_passes(run, bug):
     """Also after all bugs that were tried: each of them was taken back."""
     code, said = run(bug.file, bug.old, bug.old, bug.test)
     assert code == pytest.ExitCode.OK, said
@@ -134,11 +134,11 @@ def test_a_copy_without_a_bug_passes(run: Run, bug: SeededBug) -> None:
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
-def test_the_code_of_the_bug_is_still_there(bug: SeededBug) -> None:
+def test_the_code_of_the_bug_is_still_there(bug):
     assert (PACKAGE / bug.file).read_text().count(bug.old) == 1, "rewrite the bug for the code of today"
 
 
-def test_the_page_of_the_docs_is_this_list() -> None:
+def test_the_page_of_the_docs_is_this_list():
     """`make seeded-bugs` writes it."""
     page = "".join(_lines())
     path = ROOT / "docs" / "seeded_bugs.md"
@@ -147,7 +147,7 @@ def test_the_page_of_the_docs_is_this_list() -> None:
     assert path.read_text() == page
 
 
-def _lines() -> Iterator[str]:
+def _lines():
     yield "# Seeded bugs\n\nEach is one change of the real code that breaks a guarantee, made in a copy of the package "
     yield f"before the named test runs, which must fail\n([why](soundness.md)). There are {len(BUGS)}.\n\n"
     yield "| If | In | This test fails |\n|---|---|---|\n"

@@ -1,7 +1,5 @@
 """A selective claim does not bound membership: attacks are compared with a central account's pair, or with nothing."""
 
-from collections.abc import Callable
-from pathlib import Path
 from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +35,7 @@ SCORES = np.arange(1000, 2000.0), np.arange(1000.0)  # every member is above eve
 
 
 @pytest.fixture
-def audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+def audit(tmp_path, monkeypatch):
     """Audits a run of a certificate with these keys, whose attacks tell all members from all others."""
     (tmp_path / "model").mkdir()
     unit = SimpleNamespace(rows=[{"text": "hello"}])
@@ -46,14 +44,14 @@ def audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
     monkeypatch.setattr(directory, "_tuned", lambda *_: [None])
     monkeypatch.setattr(directory, "_scores", lambda *_: {"loss": SCORES})
 
-    def audited(**keys: Any) -> dict[str, Any]:
+    def audited(**keys):
         write_json(tmp_path / "certificate.json", BODY | keys)
         return audit_run(RunAudit(tmp_path, ModelConfig(), PrivacyUnit.USER, (), Key.for_tests(), texts=""))
 
     return audited
 
 
-def _points(found: dict[str, Any]) -> list[tuple[float | None, float | None]]:
+def _points(found):
     points = found["membership"]["loss"]["points"]
     return [(point["admitted_by_claim"], point["admitted_by_events"]) for point in points]
 
@@ -62,7 +60,7 @@ def _points(found: dict[str, Any]) -> list[tuple[float | None, float | None]]:
 MEASURED = [max(point.rate, point.most_false_alarms) for point in operating_points(*SCORES)]
 
 
-def test_a_selective_claim_is_no_bound_and_flags_nothing(audit: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_selective_claim_is_no_bound_and_flags_nothing(audit, tmp_path):
     found = audit(kind="selective", other_accounts=[PLAIN], figures={"For plain differential privacy": "non-private"})
     assert found["claim"] == {"kind": "selective", "epsilon": 3.0, "delta": 1e-6, "unit": "user"}
     assert found["bound"] is None
@@ -74,7 +72,7 @@ def test_a_selective_claim_is_no_bound_and_flags_nothing(audit: Callable[..., An
     assert 'class="best"' not in roc(read_model(tmp_path / "audit.json", Audit))
 
 
-def test_the_central_account_that_pays_for_all_steps_is_the_bound(audit: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_central_account_that_pays_for_all_steps_is_the_bound(audit, tmp_path):
     found = audit(kind="selective", **CENTRAL)
     most = Profile.claimed(2.5, 1e-5)
     assert found["bound"] == {"epsilon": 2.5, "delta": 1e-5, "account": "users"}
@@ -90,7 +88,7 @@ def test_the_central_account_that_pays_for_all_steps_is_the_bound(audit: Callabl
 
 
 @pytest.mark.parametrize("keys", [{}, CENTRAL])
-def test_a_central_claim_is_compared_as_ever(audit: Callable[..., Any], keys: dict[str, Any]) -> None:
+def test_a_central_claim_is_compared_as_ever(audit, keys):
     found = audit(kind="central", **keys)
     assert found["claim"]["kind"] == "central"
     assert found["bound"] == {"epsilon": 3.0, "delta": 1e-6, "account": None}
@@ -104,7 +102,7 @@ def test_a_central_claim_is_compared_as_ever(audit: Callable[..., Any], keys: di
 @pytest.mark.parametrize(
     "other", [{"unit": "record"}, {"kind": "selective"}, {"account": "others"}, {"account": "user"}]
 )
-def test_an_account_of_another_kind_or_name_is_no_bound(tmp_path: Path, other: dict[str, Any]) -> None:
+def test_an_account_of_another_kind_or_name_is_no_bound(tmp_path, other):
     named = BODY | CENTRAL | {"kind": "selective", "other_accounts": [USERS | other]}
     write_json(tmp_path / "certificate.json", named)
     claim = read_claim(tmp_path)
@@ -115,7 +113,7 @@ def test_an_account_of_another_kind_or_name_is_no_bound(tmp_path: Path, other: d
         read_claim(tmp_path)
 
 
-def test_the_account_is_read_as_domain_private_training_names_it(tmp_path: Path) -> None:
+def test_the_account_is_read_as_domain_private_training_names_it(tmp_path):
     training = {"steps": 200, "sampling_rate": 0.012, "expected_batch": 60, "clipping_norm": 0.1}
     privacy = {"epsilon": 8.0, "delta": 1e-6, "composition": "rdp"}
     redacted = {"central": {"account": "users", "epsilon": 40.0}, "noise_multiplier": 2.0}
@@ -127,12 +125,12 @@ def test_the_account_is_read_as_domain_private_training_names_it(tmp_path: Path)
         assert read_claim(tmp_path).bound == bound
 
 
-def test_no_chance_of_a_canary_is_admitted_without_a_bound() -> None:
+def test_no_chance_of_a_canary_is_admitted_without_a_bound():
     key, plan = Key.for_tests(), CanaryPlan(kinds=("phone",), repetitions=(1, 2), candidates=50)
     planted = {user for canary in canaries(plan, key) for user in canary.users}
     people: Any = SimpleNamespace(key=key, training_users=lambda users: users & planted)
 
-    def losses(sentences: Any) -> Any:
+    def losses(sentences):
         return np.arange(len(sentences), dtype=float)  # the planted ones stand first
 
     loose, without = (

@@ -1,14 +1,12 @@
 """Nodes that tests may take away."""
 
-from collections.abc import Iterator
-
 import pytest
-from head_node import Head, head_node
+from head_node import head_node
 from node_loss import Nodes
 
 
 @pytest.fixture(scope="module")
-def two_nodes(zygotes: None) -> Iterator[Nodes]:
+def two_nodes(zygotes):
     """A head, and room for one more node at a time; drivers join it from processes of their own."""
     nodes = Nodes()
     nodes.other()
@@ -17,7 +15,7 @@ def two_nodes(zygotes: None) -> Iterator[Nodes]:
 
 
 @pytest.fixture(scope="package")
-def head(zygotes: None) -> Iterator[Head]:
+def head(zygotes):
     """A cluster of one node, with a dashboard and a token, for all files: it takes longer to start than most jobs."""
     with head_node() as found:
         yield found

@@ -6,9 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import ray
@@ -38,26 +36,26 @@ HEAD = "ray.head.default"
 WORKER = {"resources": {"CPU": 1, "object_store_memory": 80_000_000}, "node_config": {}, "max_workers": 3}
 
 
-def _needs(**counts: int) -> StageNeeds:
+def _needs(**counts):
     return StageNeeds(stage="teachers", **counts)
 
 
-def _said(needs: StageNeeds) -> list[str]:
+def _said(needs):
     sentences: list[str] = []
     await_machines(needs, sentences.append)
     return sentences
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch):
     monkeypatch.setattr(context, "MINUTES", 0.01)
 
 
-def _pending() -> set[str]:
+def _pending():
     return {name for name, each in placement_group_table().items() if each["state"] != "REMOVED"}
 
 
-def test_what_is_there_is_not_waited_for(local_ray: Path) -> None:
+def test_what_is_there_is_not_waited_for(local_ray):
     before = len(placement_group_table())
     assert _said(_needs()) == []
     assert _said(_needs(cpus=int(ray.cluster_resources()["CPU"]))) == []
@@ -65,7 +63,7 @@ def test_what_is_there_is_not_waited_for(local_ray: Path) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_run_goes_on_without_what_does_not_come_and_stops_asking(local_ray: Path) -> None:
+def test_a_run_goes_on_without_what_does_not_come_and_stops_asking(local_ray):
     has, before = int(ray.cluster_resources()["CPU"]), _pending()  # of other tests of this Ray
     gpus = int(ray.cluster_resources().get("GPU", 0))
     there = f"there are {has} CPUs and {gpus} GPUs: going on"
@@ -75,15 +73,15 @@ def test_a_run_goes_on_without_what_does_not_come_and_stops_asking(local_ray: Pa
 
 
 @pytest.fixture
-def bench(tmp_path: Path, tiny_base: Path) -> Bench:
+def bench(tmp_path, tiny_base):
     return Bench(tmp_path, tiny_base)
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_run_asks_for_each_of_its_stages(bench: Bench, local_ray: Path) -> None:
+def test_a_run_asks_for_each_of_its_stages(bench, local_ray):
     stages = [{"stage": "corpus", "cpus": 1}, {"stage": LENGTHS, "cpus": 1000}]
 
-    def spoken(**resources: Any) -> str:
+    def spoken(**resources):
         console = Console(file=io.StringIO(), width=200)
         recipe = bench.load({"resources": {"stages": stages, **resources}})
         rp.run(recipe, bench.folder / "out", resume=True, console=console)
@@ -96,14 +94,14 @@ def test_a_run_asks_for_each_of_its_stages(bench: Bench, local_ray: Path) -> Non
     assert len(bench.charges()) == 4
 
 
-def test_resources_of_no_stage_are_refused(bench: Bench) -> None:
+def test_resources_of_no_stage_are_refused(bench):
     recipe = bench.load({"resources": {"stages": [{"stage": "sharding", "cpus": 1}]}})
     with pytest.raises(rp.ConfigError, match=f"names 'sharding', and the run has no such stage: corpus, {LENGTHS}, "):
         rp.plan(recipe)
 
 
 @pytest.fixture
-def growing() -> Iterator[str]:
+def growing():
     """The address of a head without CPUs, and Ray's own autoscaler, whose machines are processes."""
     port = free_ports(1)[0]
     address = f"{ray.util.get_node_ip_address()}:{port}"
@@ -123,7 +121,7 @@ def growing() -> Iterator[str]:
             head.wait(timeout=patience(60))
 
 
-def _cluster(address: str) -> dict[str, Any]:
+def _cluster(address):
     lists = "cluster_synced_files rsync_exclude rsync_filter initialization_commands setup_commands"
     lists += " head_setup_commands worker_setup_commands head_start_ray_commands worker_start_ray_commands"
     # No updaters, as on Kubernetes: nobody logs in to a machine that is a process.
@@ -138,7 +136,7 @@ def _cluster(address: str) -> dict[str, Any]:
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
-def test_machines_come_when_a_stage_asks_for_them(growing: str) -> None:
+def test_machines_come_when_a_stage_asks_for_them(growing):
     env, seconds = os.environ | {"RAY_AUTH_MODE": "disabled"}, patience(300)
     command = [sys.executable, "-c", GROWING, growing]
     answer = subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds, check=False)

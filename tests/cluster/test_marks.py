@@ -14,7 +14,6 @@ import re
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,22 +44,22 @@ Row = dict[str, Any]
 Done = subprocess.CompletedProcess[str]
 
 
-def rows() -> list[Row]:
+def rows():
     return [_row(user, number) for user in range(USERS) for number in range(SENTENCES)]
 
 
-def _row(user: int, number: int) -> Row:
+def _row(user, number):
     topic = f"{MARK}l{user}" if user % 5 == 0 else ("food", "pets")[number % 2]
     return {"who": f"{MARK}u{user}@home", "text": f"{text_mark(user, number)} {sentence(user, number)}", "topic": topic}
 
 
-def newcomer() -> list[Row]:
+def newcomer():
     """One more user: many rows, some of them empty, blank, long or without a label."""
     texts = ["", "   ", None, f"{MARK}long " * 2000, f"{MARK}\x00zero", *(f"{MARK}n{n} hello" for n in range(200))]
     return [{"who": f"{MARK}newcomer", "text": text, "topic": None} for text in texts]
 
 
-def text_mark(user: int, number: int) -> str:
+def text_mark(user, number):
     """Eight letters that this text alone holds; no figure and no digest looks like them."""
     digest = hashlib.sha256(f"{user} {number}".encode()).digest()[:6]
     return "qx" + "".join(chr(ord("a") + byte % 26) for byte in digest)
@@ -69,7 +68,7 @@ def text_mark(user: int, number: int) -> str:
 TEXT_MARKS = {text_mark(user, number) for user in range(USERS) for number in range(SENTENCES)}
 
 
-def write_corpus(folder: Path, own: list[Row]) -> Path:
+def write_corpus(folder, own):
     """A directory of two JSONL files with marked names."""
     folder.mkdir()
     for part in range(2):
@@ -78,7 +77,7 @@ def write_corpus(folder: Path, own: list[Row]) -> Path:
     return folder
 
 
-def broken_corpora(folder: Path) -> dict[str, Path]:
+def broken_corpora(folder):
     """Corpora that cannot be read, by what is wrong with them."""
     good = [json.dumps(row) for row in rows()]
     texts: dict[str, str | bytes] = {
@@ -109,7 +108,7 @@ class World:
     base: Path
     said: list[tuple[tuple[str, ...], Done]] = field(default_factory=list)
 
-    def recipe(self, name: str, corpus: Path, account: str, **blocks: Any) -> str:
+    def recipe(self, name, corpus, account, **blocks):
         ledger = f"sqlite:///{self.folder}/ledger.db"
         data = {
             "corpus": {"source": str(corpus), "user": "who", "text": "text", "labels": ["topic"], "holdout": 0.2},
@@ -121,18 +120,18 @@ class World:
         (self.folder / name).write_text(yaml.safe_dump({**data, **blocks}))
         return name
 
-    def seqpate(self, corpus: Path, name: str = "seqpate.yaml", account: str = "votes") -> str:
+    def seqpate(self, corpus, name="seqpate.yaml", account="votes"):
         teachers = SEQPATE["teachers"] | {"count": 8, "stack": 4}
         resources = {"actors": 1, "cpus_per_actor": 0.5, "address": self.head.gcs}
         return self.recipe(name, corpus, account, **SEQPATE | {"teachers": teachers, "resources": resources})
 
-    def generator(self, corpus: Path) -> str:
+    def generator(self, corpus):
         training = {key: value for key, value in GENERATOR["training"].items() if key != "bands"}
         own = {"training": training, "generation": {"texts": 60, "max_tokens": 10}}
         own["resources"] = {"cpus": 1, "actors": 1, "address": self.head.gcs}
         return self.recipe("generator.yaml", corpus, "steps", **GENERATOR | own)
 
-    def two_stage(self, corpus: Path) -> str:
+    def two_stage(self, corpus):
         said, trees = zip(*pairs(2, 40), strict=True)
         pq.write_table(pa.table({"said": said, "lispress": trees}), self.folder / "pairs.parquet")
         return self.recipe(
@@ -147,7 +146,7 @@ class World:
             resources={"cpus": 1, "actors": 1, "address": self.head.gcs},
         )
 
-    def space(self, recipe: str, name: str, **blocks: Any) -> str:
+    def space(self, recipe, name, **blocks):
         (self.folder / "public.txt").write_text("hello how are you\nthe weather is nice\n")
         data = {
             "recipe": recipe,
@@ -158,7 +157,7 @@ class World:
         (self.folder / name).write_text(yaml.safe_dump(data | blocks))
         return name
 
-    def call(self, *words: str, patch: str = "") -> Done:
+    def call(self, *words, patch=""):
         """Run a command, as a user of this machine would; `patch` is executed first."""
         temporary = self.folder / "tmp"
         temporary.mkdir(exist_ok=True)
@@ -168,14 +167,14 @@ class World:
         self.said.append((words, done))
         return done
 
-    def outside(self) -> Iterator[Path]:
+    def outside(self):
         """Every file that is on no private side: not a corpus, nothing below `private/`."""
         for path in sorted(self.folder.rglob("*")):
             parts = path.relative_to(self.folder).parts
             if path.is_file() and parts[0] != "corpora" and "private" not in parts:
                 yield path
 
-    def shown(self) -> list[tuple[Any, ...]]:
+    def shown(self):
         """What commands said and how they ended, without figures and names that differ from run to run."""
         found: list[tuple[Any, ...]] = []
         for words, done in self.said:
@@ -184,7 +183,7 @@ class World:
         return found
 
 
-def masked(text: str) -> str:
+def masked(text):
     """A text without its numbers, digests and bars."""
     return re.sub("#+", "#", re.sub(r"[-+]?[0-9a-f]{8,}|[-+]?\d+(\.\d+)?(e[-+]?\d+)?|[▏▎▍▌▋▊▉█━╸╺]+", "#", text))
 
@@ -197,7 +196,7 @@ class Watch:
     pages: set[str] = field(default_factory=set)
     lines: set[str] = field(default_factory=set)
 
-    def look(self) -> None:
+    def look(self):
         """Look once; what does not answer shows nothing."""
         for page in (*PAGES, *self._datasets()):
             with suppress(Exception):
@@ -210,7 +209,7 @@ class Watch:
                 with suppress(Exception), urllib.request.urlopen(f"http://{target}/metrics", timeout=5) as page:
                     self.lines.update(page.read().decode().splitlines())
 
-    def _datasets(self) -> list[str]:
+    def _datasets(self):
         """The pages with the datasets of each job that there was, from this process or from another."""
         with suppress(Exception):
             jobs = self.head.client()._do_request("GET", "/api/jobs/").json()
@@ -218,7 +217,7 @@ class Watch:
         return []
 
 
-def marked_places(world: World, watch: Watch) -> list[str]:
+def marked_places(world, watch):
     """Where a mark is found that should not be there; a few words around it are in the test's own output alone."""
     found = []
     for words, done in world.said:
@@ -231,13 +230,13 @@ def marked_places(world: World, watch: Watch) -> list[str]:
     return found + [line for line in tuple(watch.lines) if is_marked(line)]
 
 
-def is_marked(text: str) -> bool:
+def is_marked(text):
     """Whether a text holds the mark of all private things, or that of one text."""
     text = text.lower()
     return MARK in text or any(text[at.start() : at.start() + 8] in TEXT_MARKS for at in re.finditer("qx", text))
 
 
-def _content(path: Path) -> str:
+def _content(path):
     """All bytes of a file as characters; those of a table also as they were before they were packed."""
     packed = path.read_bytes().decode("latin-1")
     return packed + str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else packed
@@ -264,21 +263,21 @@ VoteMechanism.draw = draw
 
 
 @pytest.fixture(scope="module")
-def watch(head: Head) -> Iterator[Watch]:
+def watch(head):
     """Looks again and again, until the end."""
     found = Watch(head)
     with repeating(LOOK_SECONDS, found.look):
         yield found
 
 
-def _world(folder: Path, head: Head, base: Path, more: list[dict[str, Any]]) -> World:
+def _world(folder, head, base, more):
     folder.mkdir()
     (folder / "corpora").mkdir()
     write_corpus(folder / "corpora" / "talk", [*rows(), *more])
     return World(folder, head, base)
 
 
-def _killed_and_resumed(world: World) -> None:
+def _killed_and_resumed(world):
     recipe = world.seqpate(world.folder / "corpora" / "talk")
     world.call("plan", recipe)
     killed = world.call("run", recipe, "--out", "out", patch=DIES_DRAWING)
@@ -288,7 +287,7 @@ def _killed_and_resumed(world: World) -> None:
     _call(world, "report", "out", "--public")
 
 
-def _everything_else(world: World) -> None:
+def _everything_else(world):
     """The other method, attacks, searches, jobs, and what is left of a run when it is cleaned."""
     talk = world.folder / "corpora" / "talk"
     generator = world.generator(talk)
@@ -309,20 +308,20 @@ def _everything_else(world: World) -> None:
     _call(world, "clean", "out")
 
 
-def _unreadable(world: World, some: slice) -> None:
+def _unreadable(world, some):
     for name, corpus in list(broken_corpora(world.folder / "corpora").items())[some]:
         recipe = world.seqpate(corpus, f"{corpus.name}.yaml", account="broken")
         done = world.call("run", recipe, "--out", f"out-{corpus.name}")
         assert done.returncode == 2, (name, done.stderr)
 
 
-def _call(world: World, *words: str) -> None:
+def _call(world, *words):
     done = world.call(*words)
     assert done.returncode == 0, (words, done.stdout[-2000:], done.stderr[-2000:])
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, head: Head, tiny_base: Path, watch: Watch) -> World:
+def world(tmp_path_factory, head, tiny_base, watch):
     """A killed run that was resumed, and the mistake that is made most."""
     world = _world(tmp_path_factory.mktemp("marks") / "world-1", head, tiny_base, newcomer())
     _killed_and_resumed(world)
@@ -330,7 +329,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, head: Head, tiny_base: Path,
     return world
 
 
-def test_the_search_finds_a_mark_wherever_it_lies(head: Head, watch: Watch, tmp_path: Path, tiny_base: Path) -> None:
+def test_the_search_finds_a_mark_wherever_it_lies(head, watch, tmp_path, tiny_base):
     planted = World(tmp_path, head, tiny_base)
     assert marked_places(planted, Watch(head)) == []
     (tmp_path / "private").mkdir()
@@ -350,14 +349,14 @@ def test_the_search_finds_a_mark_wherever_it_lies(head: Head, watch: Watch, tmp_
     }
 
 
-def test_the_search_finds_a_count_of_records(head: Head) -> None:
+def test_the_search_finds_a_count_of_records(head):
     count = len([*rows(), *newcomer()])
     _check_counts(Watch(head, lines={f'ray_tasks{{Name="_task"}} {count - 1}.0'}))
     with pytest.raises(AssertionError):
         _check_counts(Watch(head, lines={f'ray_tasks{{Name="_task"}} {count + 2}.0'}))
 
 
-def test_no_mark_and_no_count_of_records_is_outside(world: World, watch: Watch) -> None:
+def test_no_mark_and_no_count_of_records_is_outside(world, watch):
     assert marked_places(world, watch) == []
     assert {"run.log", "certificate.json", "ledger.db", "report.html"} <= {path.name for path in world.outside()}
     assert any("account_epsilon_spent" in line for line in tuple(watch.lines)), "nobody looked at the metrics"
@@ -369,7 +368,7 @@ def test_no_mark_and_no_count_of_records_is_outside(world: World, watch: Watch) 
 
 
 @pytest.mark.exhaustive
-def test_no_command_and_no_corpus_leaves_a_mark_outside(world: World, watch: Watch) -> None:
+def test_no_command_and_no_corpus_leaves_a_mark_outside(world, watch):
     _everything_else(world)
     _call(world, "run", world.two_stage(world.folder / "corpora" / "talk"), "--out", "trees")
     _unreadable(world, slice(1, None))
@@ -379,7 +378,7 @@ def test_no_command_and_no_corpus_leaves_a_mark_outside(world: World, watch: Wat
 
 
 @pytest.mark.exhaustive
-def test_one_user_more_is_seen_by_nobody(world: World, head: Head, tiny_base: Path, watch: Watch) -> None:
+def test_one_user_more_is_seen_by_nobody(world, head, tiny_base, watch):
     """What commands say and how they end, which files they leave, and the book: equal but for figures and digests."""
     without = _world(world.folder.with_name("world-0"), head, tiny_base, [])
     _killed_and_resumed(without)
@@ -389,7 +388,7 @@ def test_one_user_more_is_seen_by_nobody(world: World, head: Head, tiny_base: Pa
     assert _book(without, "votes") == _book(world, "votes")
 
 
-def _files(world: World, folder: str) -> dict[str, str]:
+def _files(world, folder):
     """Files outside of one run, those that are to be read by people with their figures masked."""
     root, prose, found = world.folder / folder, {".md", ".json", ".log", ".yaml"}, {}
     for path in world.outside():
@@ -399,14 +398,14 @@ def _files(world: World, folder: str) -> dict[str, str]:
     return found
 
 
-def _book(world: World, account: str) -> list[tuple[str, int, str, str]]:
+def _book(world, account):
     with closing(Ledger.open(f"sqlite:///{world.folder}/ledger.db")) as ledger:
         ledger.verify()
         entries = [entry for entry in ledger.entries(account) if entry.kind != "renew"]
     return [(entry.kind, entry.rung, entry.events, entry.balance) for entry in entries]
 
 
-def _check_sentences(world: World, count: int) -> None:
+def _check_sentences(world, count):
     failed = [(words, done) for words, done in world.said if done.returncode == 2]
     assert len(failed) == count
     for words, done in failed:
@@ -415,7 +414,7 @@ def _check_sentences(world: World, count: int) -> None:
         assert told[0].startswith("rayprivacy: "), (words, told)
 
 
-def _check_counts(watch: Watch) -> None:
+def _check_counts(watch):
     """The number of rows, and a few more for what Ray puts beside them."""
     count = len([*rows(), *newcomer()])
     shown = [line for line in tuple(watch.lines) if line.startswith(("ray_data", "ray_tasks"))]

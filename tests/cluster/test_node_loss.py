@@ -3,10 +3,7 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -24,7 +21,7 @@ from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.corpus import shards
 from rayprivacy.ledger.client import connect
 from rayprivacy.ledger.service import Address, ensure_service
-from rayprivacy.ledger.store import Ledger, LedgerApi
+from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.work import pieces
 
@@ -36,11 +33,11 @@ CAP = Budget(3.0, 1e-6)
 TWENTIETH = GaussianDpEvent(sigma_for(20, CAP))
 
 
-def _finished(driver: Driver) -> None:
+def _finished(driver):
     assert driver.finish() == 0, driver.stderr.read_text()
 
 
-def _undisturbed(folder: Path, base: Path, nodes: Nodes, blocks: dict[str, Any]) -> Job:
+def _undisturbed(folder, base, nodes, blocks):
     nodes.other()
     job = Job.make(folder, base, nodes.address, blocks)
     _finished(job.start("undisturbed"))
@@ -48,24 +45,24 @@ def _undisturbed(folder: Path, base: Path, nodes: Nodes, blocks: dict[str, Any])
 
 
 @pytest.fixture(scope="module")
-def seqpate(two_nodes: Nodes, tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
+def seqpate(two_nodes, tiny_base, tmp_path_factory):
     return _undisturbed(tmp_path_factory.mktemp("seqpate"), tiny_base, two_nodes, SEQPATE)
 
 
 @pytest.fixture(scope="module")
-def generator(two_nodes: Nodes, tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
+def generator(two_nodes, tiny_base, tmp_path_factory):
     return _undisturbed(tmp_path_factory.mktemp("generator"), tiny_base, two_nodes, GENERATOR)
 
 
 @pytest.fixture
-def drivers() -> Iterator[list[Driver]]:
+def drivers():
     started: list[Driver] = []
     yield started
     for driver in started:
         driver.kill()
 
 
-def _same_votes(job: Job, out: str) -> None:
+def _same_votes(job, out):
     """One charge; the keyed digest of the summed votes is in it."""
     (kinds, charges), (_, undisturbed) = job.book(out), job.book("undisturbed")
     assert kinds == ONE_CHARGE
@@ -73,21 +70,19 @@ def _same_votes(job: Job, out: str) -> None:
     _same_files(job, out, "private/teachers/*.safetensors")
 
 
-def _same_model(job: Job, out: str) -> None:
+def _same_model(job, out):
     """One charge for each chunk, and the model that the noise of these chunks makes; the shares have other noise."""
     assert job.book(out)[0] == THREE_CHARGES
     _same_files(job, out, "model/model.safetensors")
 
 
-def _same_files(job: Job, out: str, pattern: str) -> None:
+def _same_files(job, out, pattern):
     for each in ("private/shards/*", pattern):
         assert job.contents(out, each) == job.contents("undisturbed", each)
     assert job.certificate(out) == job.certificate("undisturbed")
 
 
-def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(
-    seqpate: Job, two_nodes: Nodes, drivers: list[Driver]
-) -> None:
+def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(seqpate, two_nodes, drivers):
     first = two_nodes.other()
     driver = seqpate.start("disturbed", orders={"sharding": first, "training": "", "voting": ""})
     drivers.append(driver)
@@ -116,7 +111,7 @@ def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(
     _same_votes(seqpate, "disturbed")
 
 
-def test_dpsgd_loses_a_node_in_the_middle_of_a_chunk(generator: Job, two_nodes: Nodes, drivers: list[Driver]) -> None:
+def test_dpsgd_loses_a_node_in_the_middle_of_a_chunk(generator, two_nodes, drivers):
     doomed = two_nodes.other()
     driver = generator.start("disturbed", orders={"steps": doomed})
     drivers.append(driver)
@@ -134,14 +129,14 @@ def test_dpsgd_loses_a_node_in_the_middle_of_a_chunk(generator: Job, two_nodes: 
     [("seqpate", "voting", ONE_CHARGE[:1], _same_votes), ("generator", "steps", THREE_CHARGES[:9], _same_model)],
 )
 def test_a_driver_that_is_killed_is_finished_by_a_second_start(
-    request: pytest.FixtureRequest,
-    two_nodes: Nodes,
-    drivers: list[Driver],
-    method: str,
-    point: str,
-    charged: Any,
-    same: Any,
-) -> None:
+    request,
+    two_nodes,
+    drivers,
+    method,
+    point,
+    charged,
+    same,
+):
     job = request.getfixturevalue(method)
     killed = job.start("killed", orders={point: two_nodes.other()})
     drivers.append(killed)
@@ -155,9 +150,7 @@ def test_a_driver_that_is_killed_is_finished_by_a_second_start(
     same(job, "killed")
 
 
-def test_training_without_room_for_its_workers_gives_up(
-    generator: Job, two_nodes: Nodes, drivers: list[Driver]
-) -> None:
+def test_training_without_room_for_its_workers_gives_up(generator, two_nodes, drivers):
     two_nodes.lose()
     driver = generator.start("crowded", RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S="0.5")
     drivers.append(driver)
@@ -167,7 +160,7 @@ def test_training_without_room_for_its_workers_gives_up(
 
 
 @pytest.fixture
-def joined(two_nodes: Nodes) -> Iterator[Nodes]:
+def joined(two_nodes):
     """The nodes, with this process as a driver; workers import this module by name."""
     if ray.is_initialized():  # by an earlier test of the session, on one node
         ray.shutdown()
@@ -177,7 +170,7 @@ def joined(two_nodes: Nodes) -> Iterator[Nodes]:
     ray.shutdown()
 
 
-def _pay(url: str, number: int) -> tuple[str, str]:
+def _pay(url, number):
     with closing(Ledger.open(url)) as ledger:
         node = ray.get_runtime_context().get_node_id()
         try:
@@ -189,9 +182,7 @@ def _pay(url: str, number: int) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"])
-def test_sixty_four_tasks_on_two_nodes_cannot_overspend_what_fits_twenty(
-    joined: Nodes, tmp_path: Path, store: str
-) -> None:
+def test_sixty_four_tasks_on_two_nodes_cannot_overspend_what_fits_twenty(joined, tmp_path, store):
     joined.other()
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
     pay = ray.remote(_pay).options(num_cpus=0.5, max_retries=0)
@@ -209,13 +200,11 @@ def test_sixty_four_tasks_on_two_nodes_cannot_overspend_what_fits_twenty(
         assert (report.charges, report.outputs, report.entries) == (20, 20, 1 + 3 * 20)
 
 
-def test_sharding_that_loses_processes_again_and_again_gives_up(
-    joined: Nodes, seqpate: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sharding_that_loses_processes_again_and_again_gives_up(joined, seqpate, tmp_path, monkeypatch):
     joined.other()
     rounds, lost = Mock(side_effect=pieces._round), GetTimeoutError("quoted-71ab")
 
-    def task(*_: object) -> None:
+    def task(*_):
         raise lost
 
     monkeypatch.setattr(pieces, "_round", rounds)
@@ -228,7 +217,7 @@ def test_sharding_that_loses_processes_again_and_again_gives_up(
     assert not (tmp_path / "shards" / "manifest.json").exists()
 
 
-def test_a_ledger_file_on_a_lost_node_is_missed_in_a_sentence(joined: Nodes, tmp_path: Path) -> None:
+def test_a_ledger_file_on_a_lost_node_is_missed_in_a_sentence(joined, tmp_path):
     url = f"sqlite:///{tmp_path}/ledger.db"
     Ledger.open(url).close()
     ensure_service(Address.of(url), node=joined.other())
@@ -239,7 +228,7 @@ def test_a_ledger_file_on_a_lost_node_is_missed_in_a_sentence(joined: Nodes, tmp
         _ask_on(client)
 
 
-def _ask_on(client: LedgerApi) -> None:
+def _ask_on(client):
     """Ask again and again for ten seconds: the process of a killed service may answer for a moment."""
     for _ in range(100):
         client.accounts()
@@ -250,16 +239,14 @@ PARTS, WORKERS = 64, 8
 
 
 @pytest.fixture
-def eight_cpus(zygotes: None) -> Iterator[Nodes]:
+def eight_cpus(zygotes):
     nodes = Nodes(cpus=WORKERS // 2, largest_message=100_000)  # as Ray has it: an actor is restarted with what it had
     nodes.other()
     yield nodes
     nodes.shutdown()
 
 
-def test_eight_workers_that_lose_a_node_in_each_stage_make_the_model_of_one(
-    eight_cpus: Nodes, tiny_base: Path, tmp_path: Path, drivers: list[Driver]
-) -> None:
+def test_eight_workers_that_lose_a_node_in_each_stage_make_the_model_of_one(eight_cpus, tiny_base, tmp_path, drivers):
     several_blocks = {"texts": 192, "max_tokens": 6}  # so that there are two actors
     own = {"generation": several_blocks, "resources": {"workers": WORKERS, "cpus": 1, "actors": 2}}
     job, points = Job.make(tmp_path, tiny_base, eight_cpus.address, GENERATOR | own), ("sharding", "steps", "writing")

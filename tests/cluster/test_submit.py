@@ -2,10 +2,8 @@
 
 import json
 import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -27,28 +25,28 @@ class Work:
     recipe: Path
 
     @property
-    def release(self) -> str:
+    def release(self):
         return load_recipe(self.recipe).release_id
 
-    def submit(self, *args: str, out: str = "out", token: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def submit(self, *args, out="out", token=None):
         words = ["submit", str(self.recipe), "--address", self.head.address, "--out", str(self.folder / out)]
         words += ["--token-file", str(token or self.head.token), *args]
         # Ray prefers RAY_ADDRESS to the address that it is given; we do not.
         env = os.environ | {"RAY_ADDRESS": "http://127.0.0.1:1", "COLUMNS": "200"}
         return run_command(words, self.folder, env=env)
 
-    def jobs(self) -> list[Any]:
+    def jobs(self):
         return [job for job in self.head.client().list_jobs() if job.submission_id == self.release]
 
-    def charges(self) -> list[str]:
+    def charges(self):
         return [state for _, _, state in ledger_lines(self.folder)]
 
-    def certificate(self, out: str = "out") -> dict[str, Any]:
+    def certificate(self, out="out"):
         return dict(json.loads((self.folder / out / "certificate.json").read_text()))
 
 
 @pytest.fixture
-def work(tmp_path: Path, tiny_base: Path, head: Head) -> Work:
+def work(tmp_path, tiny_base, head):
     """The toy: what is submitted does not depend on the method."""
     write_talk(tmp_path / "talk.parquet")
     noise = {"noise_multiplier": 4.0}  # one release fits the account, and two do not
@@ -56,7 +54,7 @@ def work(tmp_path: Path, tiny_base: Path, head: Head) -> Work:
 
 
 @pytest.mark.exhaustive
-def test_a_release_is_one_job_and_one_charge(work: Work) -> None:
+def test_a_release_is_one_job_and_one_charge(work):
     done = work.submit("--wait")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "epsilon = 3" in done.stdout  # the job's own log
@@ -79,7 +77,7 @@ def test_a_release_is_one_job_and_one_charge(work: Work) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_second_release_that_the_account_cannot_pay_is_refused_where_it_runs(work: Work) -> None:
+def test_a_second_release_that_the_account_cannot_pay_is_refused_where_it_runs(work):
     assert work.submit("--wait").returncode == 0
     refused = work.submit("-o", "seed=1", "--wait", out="third")
     assert refused.returncode == 3, refused.stdout + refused.stderr
@@ -89,7 +87,7 @@ def test_a_second_release_that_the_account_cannot_pay_is_refused_where_it_runs(w
 
 
 @pytest.mark.exhaustive
-def test_a_stopped_job_is_submitted_again_and_finishes_with_one_charge(work: Work) -> None:
+def test_a_stopped_job_is_submitted_again_and_finishes_with_one_charge(work):
     # It waits for machines that do not come, longer than any test: when it is stopped, it certainly still runs.
     first = work.submit("-o", f"resources.stages=[{{stage: {LENGTHS}, cpus: 1000}}]")
     assert first.returncode == 0, first.stdout + first.stderr
@@ -113,7 +111,7 @@ def test_a_stopped_job_is_submitted_again_and_finishes_with_one_charge(work: Wor
 
 
 @pytest.mark.exhaustive
-def test_the_package_can_be_shipped_and_a_bad_input_keeps_its_exit_code(work: Work) -> None:
+def test_the_package_can_be_shipped_and_a_bad_input_keeps_its_exit_code(work):
     recipe = yaml.safe_load(work.recipe.read_text()) | {"method": "seqpate"}
     work.recipe.write_text(yaml.safe_dump({key: block for key, block in recipe.items() if key != "toy"}))
     shipped = work.folder / "shipped"
@@ -127,7 +125,7 @@ def test_the_package_can_be_shipped_and_a_bad_input_keeps_its_exit_code(work: Wo
     assert job.driver_exit_code == 2
 
 
-def test_a_wrong_token_is_one_sentence(work: Work) -> None:
+def test_a_wrong_token_is_one_sentence(work):
     wrong = work.folder / "wrong"
     wrong.touch(0o600)
     wrong.write_text("f" * 64)

@@ -5,7 +5,6 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -30,17 +29,17 @@ METRIC = re.compile(r"\bray_[a-z_]+")
 
 
 @pytest.fixture
-def config() -> dict[str, Any]:
+def config():
     return dict(yaml.safe_load((ROOT / "cluster.yaml").read_text()))
 
 
-def checked(config: dict[str, Any]) -> dict[str, Any]:
+def checked(config):
     prepared = dict(prepare_config(copy.deepcopy(config)))
     validate_config(prepared)
     return prepared
 
 
-def test_the_launcher_takes_cluster_yaml_and_no_typo(config: dict[str, Any]) -> None:
+def test_the_launcher_takes_cluster_yaml_and_no_typo(config):
     prepared = checked(config)
     assert set(prepared["available_node_types"]) == {"head", "cpu", "gpu"}
     # Defaults that it does not override would install another Ray beside that of the image.
@@ -50,7 +49,7 @@ def test_the_launcher_takes_cluster_yaml_and_no_typo(config: dict[str, Any]) -> 
         checked(config)
 
 
-def test_cluster_yaml_says_what_the_guide_says(config: dict[str, Any]) -> None:
+def test_cluster_yaml_says_what_the_guide_says(config):
     options = " ".join(config["docker"]["run_options"])
     assert "RAY_AUTH_MODE=token" in options
     assert "RAY_USAGE_STATS_ENABLED=0" in options
@@ -62,7 +61,7 @@ def test_cluster_yaml_says_what_the_guide_says(config: dict[str, Any]) -> None:
     assert not [word for word in ("password", "aws_secret", "ray_auth_token=") if word in said]
 
 
-def test_every_query_names_a_metric_of_ours_by_its_tags() -> None:
+def test_every_query_names_a_metric_of_ours_by_its_tags():
     for expression in EXPRESSIONS:
         (asked,) = METRIC.findall(expression)
         assert asked in EXPORTED
@@ -73,7 +72,7 @@ def test_every_query_names_a_metric_of_ours_by_its_tags() -> None:
     assert set() < {name for query in queries for name in METRIC.findall(query)} <= EXPORTED
 
 
-def test_no_query_names_what_is_counted() -> None:
+def test_no_query_names_what_is_counted():
     """A new method shows up without an edit: whatever is exported is a value of a variable."""
     selected = {found for each in EXPRESSIONS for found in re.findall(r'\bwhat\s*[=!~]+\s*"([^"]*)"', each)}
     assert selected == {"$what", "$pace"}
@@ -84,7 +83,7 @@ def test_no_query_names_what_is_counted() -> None:
     ("variable", "gauges"),
     [("what", {"ray_rayprivacy_progress", "ray_rayprivacy_progress_total"}), ("pace", {"ray_rayprivacy_rate"})],
 )
-def test_each_exported_count_has_a_panel(variable: str, gauges: set[str]) -> None:
+def test_each_exported_count_has_a_panel(variable, gauges):
     (panel,) = [panel for panel in DASHBOARD["panels"] if panel.get("repeat") == variable]
     assert {name for target in panel["targets"] for name in METRIC.findall(target["expr"])} == gauges
     assert f"${variable}" in panel["title"]
@@ -95,31 +94,31 @@ def test_each_exported_count_has_a_panel(variable: str, gauges: set[str]) -> Non
     assert VARIABLES[variable]["multi"], "a panel repeats over the chosen values"
 
 
-def test_prometheus_keeps_our_metrics() -> None:
+def test_prometheus_keeps_our_metrics():
     (job,) = yaml.safe_load((ROOT / "deploy" / "prometheus.yaml").read_text())["scrape_configs"]
     (keep,) = job["metric_relabel_configs"]
     assert all(re.fullmatch(keep["regex"], name) for name in EXPORTED)
     assert not re.fullmatch(keep["regex"], "ray_tasks")
 
 
-def _instructions() -> list[list[str]]:
+def _instructions():
     lines = [line for line in DOCKERFILE.read_text().splitlines() if not line.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     return [line.split(None, 1) for line in joined.splitlines() if line.strip()]
 
 
-def _of(kind: str) -> list[str]:
+def _of(kind):
     return [rest for name, rest in _instructions() if name == kind]
 
 
-def _pin(package: str) -> str:
+def _pin(package):
     found = re.search(rf"^{package}==(\S+)$", PINS, re.MULTILINE)
     assert found, package
     return found[1]
 
 
 @pytest.mark.exhaustive
-def test_what_the_image_copies_exists_and_is_in_the_context() -> None:
+def test_what_the_image_copies_exists_and_is_in_the_context():
     ignored = DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().splitlines()
     assert "*" in ignored
     for rest in _of("COPY"):
@@ -131,7 +130,7 @@ def test_what_the_image_copies_exists_and_is_in_the_context() -> None:
 
 
 @pytest.mark.exhaustive
-def test_every_install_is_pinned_and_torch_comes_first_and_the_extras_exist() -> None:
+def test_every_install_is_pinned_and_torch_comes_first_and_the_extras_exist():
     installs = [part for rest in _of("RUN") for part in re.findall(r"pip install ([^;&]*)", rest)]
     assert "grep '^torch==' constraints.txt" in installs[0]
     for install in installs[1:]:
@@ -148,7 +147,7 @@ def test_every_install_is_pinned_and_torch_comes_first_and_the_extras_exist() ->
 
 
 @pytest.mark.exhaustive
-def test_the_last_user_is_not_root_and_no_secret_is_set() -> None:
+def test_the_last_user_is_not_root_and_no_secret_is_set():
     assert _of("USER")[-1] not in ("root", "0")
     names = [name for name, *_ in _instructions()]
     assert names[names.index("USER") :].count("RUN") >= 3

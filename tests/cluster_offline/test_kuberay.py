@@ -4,10 +4,8 @@ import json
 import operator
 import re
 import shlex
-from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -24,28 +22,28 @@ HEAD = "rayClusterSpec headGroupSpec rayStartParam"
 NAMES = ["cluster.yaml", "job.yaml"]
 
 
-def load(name: str) -> dict[str, Any]:
+def load(name):
     return dict(yaml.safe_load((FOLDER / name).read_text()))
 
 
-def cluster_of(manifest: dict[str, Any]) -> dict[str, Any]:
+def cluster_of(manifest):
     return dict(manifest["spec"].get("rayClusterSpec", manifest["spec"]))
 
 
-def pods_of(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def pods_of(manifest):
     cluster = cluster_of(manifest)
     for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
         yield {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": group["template"]["spec"]}
 
 
-def check(manifest: dict[str, Any]) -> None:
+def check(manifest):
     # Each kind alone, so that an error names the field and not the choice of kinds.
     Draft202012Validator({**SCHEMA, "oneOf": [{"$ref": f"#/$defs/{manifest['kind']}"}]}).validate(manifest)
     for pod in pods_of(manifest):
         kubernetes_validate.validate(pod, KUBERNETES, strict=True)
 
 
-def test_every_manifest_is_valid_and_the_volume_is_shared() -> None:
+def test_every_manifest_is_valid_and_the_volume_is_shared():
     assert sorted(path.name for path in FOLDER.glob("*.yaml")) == [*NAMES, "storage.yaml"]
     Draft202012Validator.check_schema(SCHEMA)
     for name in NAMES:
@@ -56,7 +54,7 @@ def test_every_manifest_is_valid_and_the_volume_is_shared() -> None:
 
 
 @pytest.mark.parametrize("path", ["backoffLimits", "rayClusterSpec authOption", "rayClusterSpec rayStartParams", HEAD])
-def test_a_typo_in_a_field_of_kuberay_is_rejected(path: str) -> None:
+def test_a_typo_in_a_field_of_kuberay_is_rejected(path):
     manifest = load("job.yaml")
     *blocks, typo = path.split()
     reduce(operator.getitem, blocks, manifest["spec"])[typo] = {}
@@ -64,7 +62,7 @@ def test_a_typo_in_a_field_of_kuberay_is_rejected(path: str) -> None:
         check(manifest)
 
 
-def test_a_typo_in_a_pod_is_rejected() -> None:
+def test_a_typo_in_a_pod_is_rejected():
     wrong = load("job.yaml")
     cluster_of(wrong)["headGroupSpec"]["template"]["spec"]["initContainer"] = []
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -72,7 +70,7 @@ def test_a_typo_in_a_pod_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_token_is_asked_for_secrets_are_files_and_no_pod_is_root(name: str) -> None:
+def test_a_token_is_asked_for_secrets_are_files_and_no_pod_is_root(name):
     assert cluster_of(load(name))["authOptions"] == {"mode": "token"}
     for pod in pods_of(load(name)):
         spec = pod["spec"]
@@ -89,7 +87,7 @@ def test_a_token_is_asked_for_secrets_are_files_and_no_pod_is_root(name: str) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pods_have_the_folders_that_recipes_name(name: str) -> None:
+def test_pods_have_the_folders_that_recipes_name(name):
     for path in (ROOT / "deploy" / "recipes").glob("*.yaml"):
         named = set(re.findall(r"/mnt/rayprivacy/\w+", path.read_text()))
         assert named
@@ -98,7 +96,7 @@ def test_pods_have_the_folders_that_recipes_name(name: str) -> None:
             assert named <= {mount["mountPath"] for mount in main["volumeMounts"]}
 
 
-def test_a_retry_is_the_same_release() -> None:
+def test_a_retry_is_the_same_release():
     manifest = load("job.yaml")
     words = shlex.split(manifest["spec"]["entrypoint"])
     assert words[:4] == ["python", "-m", "rayprivacy.cli", "run"]
@@ -109,7 +107,7 @@ def test_a_retry_is_the_same_release() -> None:
     assert words[words.index("--out") + 1].startswith("/mnt/rayprivacy/runs/")
 
 
-def test_the_job_takes_any_recipe() -> None:
+def test_the_job_takes_any_recipe():
     text = (FOLDER / "job.yaml").read_text()
     assert [method for method in METHODS if method in text] == []
     assert text.count("rayprivacy-recipe}") == 1, "the one place that says what runs"
@@ -119,7 +117,7 @@ def test_the_job_takes_any_recipe() -> None:
     assert "--out /mnt/rayprivacy/runs/letters " in changed["spec"]["entrypoint"]
 
 
-def test_gpus_are_asked_for_only_where_wanted() -> None:
+def test_gpus_are_asked_for_only_where_wanted():
     groups = {group["groupName"]: group for group in cluster_of(load("job.yaml"))["workerGroupSpecs"]}
     assert groups.keys() == {"cpu", "gpu"}
     assert groups["gpu"]["replicas"] == groups["gpu"]["minReplicas"] == 0

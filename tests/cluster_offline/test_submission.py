@@ -18,13 +18,12 @@ from rayprivacy.cluster.paths import check_out, check_recipe_paths
 from rayprivacy.cluster.submit import connect, exit_code, parcel, read_token
 from rayprivacy.core.errors import ClusterError, ConfigError, KeyFileError
 from rayprivacy.methods.registry import load_recipe, parse_recipe
-from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.source import DATASET
 
 ROOT = Path(__file__).parents[2]
 
 
-def recipe(**blocks: Any) -> Recipe:
+def recipe(**blocks):
     base: dict[str, Any] = {"privacy": {"key": "/mnt/key", "ledger": "postgresql://me@db/ledger"}}
     given = {
         name: {**base.get(name, {}), **value} if isinstance(value, dict) else value for name, value in blocks.items()
@@ -54,13 +53,13 @@ def recipe(**blocks: Any) -> Recipe:
         ({"corpus": {"source": DATASET}}, "a job cannot be handed a dataset"),
     ],
 )
-def test_a_path_that_the_cluster_would_not_find_is_refused(blocks: dict[str, Any], key: str) -> None:
+def test_a_path_that_the_cluster_would_not_find_is_refused(blocks, key):
     with pytest.raises(ConfigError, match=key) as error:
         check_recipe_paths(recipe(**blocks))
     assert "word" not in str(error.value)
 
 
-def test_what_the_cluster_finds_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_cluster_finds_is_taken(tmp_path, monkeypatch):
     for source in ("/mnt/chats.parquet", "s3://bucket/chats?region=eu-central-1"):
         check_recipe_paths(recipe(corpus={"source": source}))
         check_recipe_paths(recipe(pretrain={"source": source}))
@@ -73,7 +72,7 @@ def test_what_the_cluster_finds_is_taken(tmp_path: Path, monkeypatch: pytest.Mon
         check_recipe_paths(recipe(model={"base": "org/model"}))
 
 
-def test_what_is_private_does_not_lie_in_what_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_private_does_not_lie_in_what_travels(tmp_path, monkeypatch):
     """Whatever it is called: a key that leaves is a guarantee that is gone."""
     monkeypatch.chdir(tmp_path)
     check_recipe_paths(recipe(corpus={"source": "chitchat"}), tmp_path)  # a name, and no file of this folder
@@ -94,7 +93,7 @@ def test_what_is_private_does_not_lie_in_what_travels(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("path", ["forum.parquet", "data/forum.parquet", "runs/forum.jsonl", ".env/forum.jsonl"])
-def test_what_stays_behind_is_refused_before_it_is_missed(tmp_path: Path, path: str) -> None:
+def test_what_stays_behind_is_refused_before_it_is_missed(tmp_path, path):
     """Of a working directory no Parquet file travels, say: it may be a corpus."""
     for each in (path, "data/forum.jsonl"):
         (tmp_path / each).parent.mkdir(exist_ok=True)
@@ -109,19 +108,19 @@ def test_what_stays_behind_is_refused_before_it_is_missed(tmp_path: Path, path: 
 @pytest.mark.parametrize(
     ("out", "work", "named"), [("runs/x", "/w", "--out"), ("s3://b/x", "w", "--work"), ("s3://k:s@b/x", "/w", "--out")]
 )
-def test_a_run_directory_that_would_be_lost_is_refused(out: str, work: str, named: str) -> None:
+def test_a_run_directory_that_would_be_lost_is_refused(out, work, named):
     with pytest.raises(ConfigError, match=named):
         check_out(out, work)
 
 
 @pytest.mark.parametrize("name", ["seqpate", "generator"])
-def test_the_recipes_of_the_guide_can_be_submitted(name: str) -> None:
+def test_the_recipes_of_the_guide_can_be_submitted(name):
     settings = load_recipe(ROOT / "deploy" / "recipes" / f"{name}.yaml")
     assert settings.method == name
     check_recipe_paths(settings)
 
 
-def test_the_job_is_the_release_and_joins_the_cluster() -> None:
+def test_the_job_is_the_release_and_joins_the_cluster():
     plain = recipe()
     job = run_job(plain, "/mnt/runs/a b", "/mnt/work")
     assert job.id == plain.release_id
@@ -131,8 +130,8 @@ def test_the_job_is_the_release_and_joins_the_cluster() -> None:
     assert run_job(plain, "s3://b/x", "/mnt/work").command[2:6] == ("--out", "s3://b/x", "--work", "/mnt/work")
 
 
-def test_the_fingerprint_tells_work_apart_and_not_its_spread() -> None:
-    def fingerprint(out: str = "/out", **blocks: Any) -> str:
+def test_the_fingerprint_tells_work_apart_and_not_its_spread():
+    def fingerprint(out="/out", **blocks):
         return run_job(recipe(**blocks), out, "/work").fingerprint
 
     assert fingerprint() == fingerprint(resources={"actors": 7})
@@ -140,7 +139,7 @@ def test_the_fingerprint_tells_work_apart_and_not_its_spread() -> None:
     assert len({fingerprint(), *others}) == 4
 
 
-def test_a_working_directory_travels_without_what_is_private(tmp_path: Path) -> None:
+def test_a_working_directory_travels_without_what_is_private(tmp_path):
     private = ["secret.key", "ledger.db", "ledger.db-wal", "data/chats.parquet", "runs/x/votes", ".env", "mine/skipped"]
     for name in [*private, "rayprivacy/core.py", "README.md"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -159,12 +158,12 @@ def test_a_working_directory_travels_without_what_is_private(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8265", "ray://127.0.0.1:10001", "auto"])
-def test_an_address_is_the_url_of_a_dashboard(address: str) -> None:
+def test_an_address_is_the_url_of_a_dashboard(address):
     with pytest.raises(ConfigError, match="--address"):
         connect(address)
 
 
-def test_nobody_there_is_one_sentence_and_exit_code_1(tmp_path: Path) -> None:
+def test_nobody_there_is_one_sentence_and_exit_code_1(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe().model_dump(mode="json")))
     done = CliRunner().invoke(app, ["submit", str(path), "--address", "http://127.0.0.1:9"])
@@ -183,16 +182,16 @@ def test_nobody_there_is_one_sentence_and_exit_code_1(tmp_path: Path) -> None:
         (403, ConfigError, "--token-file"),
     ],
 )
-def test_who_answers_otherwise_is_one_sentence(status: int, error: type[Exception], said: str) -> None:
+def test_who_answers_otherwise_is_one_sentence(status, error, said):
     class Stranger(BaseHTTPRequestHandler):
         """A web server that is no Ray: answers everything with one status."""
 
-        def do_GET(self) -> None:
+        def do_GET(self):
             self.send_response(status)
             self.end_headers()
             self.wfile.write(b"hello")
 
-        def log_message(self, *args: Any) -> None: ...
+        def log_message(self, *args): ...
 
     with HTTPServer(("127.0.0.1", 0), Stranger) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
@@ -203,7 +202,7 @@ def test_who_answers_otherwise_is_one_sentence(status: int, error: type[Exceptio
 
 
 @pytest.mark.parametrize(("text", "mode"), [("", 0o600), ("two words", 0o600), ("token", 0o640)])
-def test_a_token_file_is_private_and_holds_a_token(tmp_path: Path, text: str, mode: int) -> None:
+def test_a_token_file_is_private_and_holds_a_token(tmp_path, text, mode):
     path = tmp_path / "token"
     path.write_text(text)
     path.chmod(mode)
@@ -221,6 +220,6 @@ def test_a_token_file_is_private_and_holds_a_token(tmp_path: Path, text: str, mo
         ("STOPPED", {None: 1, 0: 1}),
     ],
 )
-def test_the_exit_code_is_the_jobs(status: str, by_driver: dict[int | None, int]) -> None:
+def test_the_exit_code_is_the_jobs(status, by_driver):
     for driver, code in by_driver.items():
         assert exit_code(SimpleNamespace(status=JobStatus(status), driver_exit_code=driver)) == code

@@ -7,7 +7,6 @@ import json
 import os
 import runpy
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ STARTED = [path for path in sorted(BENCHMARKS.glob("*.py")) if "ArgumentParser" 
 
 
 @pytest.fixture
-def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def benchmarks(monkeypatch):
     """Their folder, whose modules can be imported, and are forgotten afterwards."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     before = {*sys.modules}
@@ -31,9 +30,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_every_benchmark_says_how_it_is_used(
-    benchmarks: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_benchmark_says_how_it_is_used(benchmarks, monkeypatch, capsys):
     """In this process: each of them imports for seconds what is here."""
     for script in STARTED:
         monkeypatch.setattr(sys, "argv", [str(script), "--help"])
@@ -44,7 +41,7 @@ def test_every_benchmark_says_how_it_is_used(
     assert len(STARTED) > 30
 
 
-def test_the_page_of_the_frontier_is_up_to_date(benchmarks: Path) -> None:
+def test_the_page_of_the_frontier_is_up_to_date(benchmarks):
     import frontier_page as pages
 
     rows = json.loads((benchmarks / "results" / "frontier.json").read_text())["rows"]
@@ -55,7 +52,7 @@ def test_the_page_of_the_frontier_is_up_to_date(benchmarks: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_the_measured_costs_fit_the_scaling_model(benchmarks: Path) -> None:
+def test_the_measured_costs_fit_the_scaling_model(benchmarks):
     import scaling_model as model
 
     costs: dict[str, float] = json.loads((benchmarks / "results" / "scaling.json").read_text())["costs"]

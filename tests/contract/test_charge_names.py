@@ -6,7 +6,6 @@ functions that call `input_digest`, and by the keywords of a release.
 """
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import rayprivacy
@@ -19,21 +18,21 @@ GIVING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.For)
 SECRET = ("Private", "Votes", "Sums", "NDArray", "ndarray")
 
 
-def _called(node: ast.AST) -> str:
+def _called(node):
     """The bare name of what a call calls; empty for anything else."""
     if not isinstance(node, ast.Call):
         return ""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-def _is_secret(annotation: ast.expr | None) -> bool:
+def _is_secret(annotation):
     return annotation is not None and any(word in ast.unparse(annotation) for word in SECRET)
 
 
 class _Package:
     """What the functions of some sources are known for."""
 
-    def __init__(self, sources: list[str]) -> None:
+    def __init__(self, sources):
         nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
         self.functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         self.secrets = {each.name for each in self.functions if "Private" in ast.unparse(each.returns or ast.Tuple([]))}
@@ -41,7 +40,7 @@ class _Package:
             each.name for each in self.functions if any(_called(node) == "input_digest" for node in ast.walk(each))
         } - {"of"}
 
-    def breaches(self) -> Iterator[str]:
+    def breaches(self):
         """Every call that names a charge by something private."""
         for function in self.functions:
             private = self._private_names(function)
@@ -49,7 +48,7 @@ class _Package:
                 if any(self._holds(each, private) for each in self._names_given(node)):
                     yield f"{function.name}: {ast.unparse(node)}"
 
-    def _names_given(self, node: ast.AST) -> list[ast.expr]:
+    def _names_given(self, node):
         """The arguments of a call that become part of a charge's name."""
         if not isinstance(node, ast.Call):
             return []
@@ -60,7 +59,7 @@ class _Package:
             return [keyword.value for keyword in node.keywords if keyword.arg in NAMES_OF_A_RELEASE]
         return []
 
-    def _private_names(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    def _private_names(self, function):
         arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
         private = {each.arg for each in arguments if _is_secret(each.annotation)}
         giving = [node for node in ast.walk(function) if isinstance(node, GIVING)]
@@ -68,7 +67,7 @@ class _Package:
             private |= more
         return private
 
-    def _made_private(self, node: ast.AST, private: set[str]) -> list[str]:
+    def _made_private(self, node, private):
         """The names that a statement gives a private value."""
         match node:
             case ast.Assign(targets=targets, value=value):
@@ -83,7 +82,7 @@ class _Package:
             return []
         return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
 
-    def _holds(self, expression: ast.AST, private: set[str]) -> bool:
+    def _holds(self, expression, private):
         """Whether a private value is part of an expression, but for what has been released."""
         if _called(expression) in RELEASES:
             return False
@@ -94,7 +93,7 @@ class _Package:
         return any(self._holds(child, private) for child in ast.iter_child_nodes(expression))
 
 
-def test_no_charge_of_the_package_is_named_by_an_answer() -> None:
+def test_no_charge_of_the_package_is_named_by_an_answer():
     package = _Package([path.read_text() for path in PACKAGE.rglob("*.py")])
     assert {"_reserved", "file_inputs"} < package.naming
     assert {"label_sums", "shape_votes", "vote"} < package.secrets
@@ -141,5 +140,5 @@ def run(context, sums: Private):
 """
 
 
-def test_a_charge_that_is_named_by_an_answer_is_found_and_what_was_released_may_name_one() -> None:
+def test_a_charge_that_is_named_by_an_answer_is_found_and_what_was_released_may_name_one():
     assert [len(list(_Package([source]).breaches())) for source in [*FOUND, RELEASED]] == [1] * len(FOUND) + [0]

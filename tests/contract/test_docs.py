@@ -6,9 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -25,7 +23,7 @@ NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 EXTERNAL = re.compile(r"^(https?:)?//", re.IGNORECASE)
 
 
-def _loaded(page: str) -> list[str]:
+def _loaded(page):
     """What a browser fetches to show a page: by its tags, and by what is written in its styles."""
     tags = re.findall(r"<(?:script|link|img|iframe|source|object)\b[^>]*>", page)
     shown = [tag for tag in tags if not re.search(r"\brel=.?(canonical|prev|next)", tag)]
@@ -34,13 +32,13 @@ def _loaded(page: str) -> list[str]:
     return by_tag + _urls(" ".join(styles))
 
 
-def _urls(css: str) -> list[str]:
+def _urls(css):
     return re.findall(r"""(?:url\(|@import)\s*["']?([^"')]+)""", css)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_the_site_builds_offline_and_loads_nothing_from_another_host(tmp_path: Path) -> None:
+def test_the_site_builds_offline_and_loads_nothing_from_another_host(tmp_path):
     refuse = "import socket\ndef refuse(*_):\n    raise OSError('offline')\nsocket.socket.connect = refuse\n"
     (tmp_path / "sitecustomize.py").write_text(refuse)
     site, environment = tmp_path / "site", os.environ | {"PYTHONPATH": str(tmp_path), "NO_MKDOCS_2_WARNING": "1"}
@@ -61,7 +59,7 @@ def test_the_site_builds_offline_and_loads_nothing_from_another_host(tmp_path: P
     assert '<span class="gp">&gt;&gt;&gt; </span>' in page  # an example is code, not a quotation
 
 
-def test_a_page_that_loads_from_another_host_would_be_noticed() -> None:
+def test_a_page_that_loads_from_another_host_would_be_noticed():
     page = (
         '<link rel="stylesheet" href="https://a/b.css"><script src="//c/d.js"></script>'
         "<style>@import 'https://e/f.css'; p { src: url(https://g/h.woff) }</style><a href='https://i/'>a link</a>"
@@ -69,19 +67,19 @@ def test_a_page_that_loads_from_another_host_would_be_noticed() -> None:
     assert _loaded(page) == ["https://a/b.css", "//c/d.js", "https://e/f.css", "https://g/h.woff"]
 
 
-def _anchors(path: Path) -> set[str]:
+def _anchors(path):
     """The anchors that a code host and the site both make of headings."""
     headings = re.findall(r"^#+ (.+)$", _unfenced(path.read_text()), flags=re.MULTILINE)
     linked = [re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", heading) for heading in headings]
     return {re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", each).strip().lower()) for each in linked}
 
 
-def _unfenced(text: str) -> str:
+def _unfenced(text):
     return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("path", [*PAGES, *NOTEBOOKS], ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_functions_and_files_lead_somewhere(path: Path) -> None:
+def test_links_functions_and_files_lead_somewhere(path):
     text = path.read_text()
     for target in re.findall(r"\]\(([^)\s]+)\)", _unfenced(text)) if path in PAGES else []:
         if not EXTERNAL.match(target):
@@ -95,7 +93,7 @@ def test_links_functions_and_files_lead_somewhere(path: Path) -> None:
     assert [each for each in named if not (ROOT / each).exists()] == []
 
 
-def _blocks(text: str) -> Iterator[str]:
+def _blocks(text):
     """Commands in blocks of code."""
     joined = re.sub(r"\\\n\s*", " ", text)
     yield from re.findall(r"^ {4,}(?:\$ )?((?:\.venv/bin/)?rayprivacy .+)$", joined, flags=re.MULTILINE)
@@ -103,23 +101,23 @@ def _blocks(text: str) -> Iterator[str]:
         yield from re.findall(r"^(?:\$ )?((?:\.venv/bin/)?rayprivacy .+)$", block, flags=re.MULTILINE)
 
 
-def _inline(text: str) -> Iterator[str]:
+def _inline(text):
     """Commands between backticks, which may leave out what is required."""
     yield from re.findall(r"`((?:\.venv/bin/)?rayprivacy [^`]+)`", _unfenced(text))
 
 
-def _outline(shown: str) -> list[str]:
+def _outline(shown):
     """The words of a command without the brackets and dots of a synopsis."""
     return shlex.split(re.sub(r"[\[\]]|\.\.\.(?=\W|$)", " ", shown))[1:]
 
 
-def _words(command: str) -> list[str]:
+def _words(command):
     words = shlex.split(command, comments=True)[1:]
     end = next((place for place, word in enumerate(words) if word in ("|", ">", ";", "&&")), len(words))
     return words[:end]
 
 
-def _walk(words: list[str]) -> tuple[Any, list[str], str]:
+def _walk(words):
     """The command that the words name, the words after its name, and the name."""
     command, name = typer.main.get_command(app), "rayprivacy"
     while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
@@ -129,7 +127,7 @@ def _walk(words: list[str]) -> tuple[Any, list[str], str]:
     return command, words, name
 
 
-def _check_options(command: Any, words: list[str]) -> None:
+def _check_options(command, words):
     known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
     for word in words:
         if re.match(r"-[a-zA-Z]|--", word):
@@ -137,7 +135,7 @@ def _check_options(command: Any, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_commands_parse_as_they_are_shown(path: Path) -> None:
+def test_commands_parse_as_they_are_shown(path):
     text = path.read_text()
     whole = [shown for shown in _blocks(text) if not re.search(r" \[| \.\.\.(\s|$)", shown)]
     for shown in whole:
@@ -147,7 +145,7 @@ def test_commands_parse_as_they_are_shown(path: Path) -> None:
         _check_options(*_walk(_outline(shown))[:2])
 
 
-def test_wrong_commands_would_be_noticed() -> None:
+def test_wrong_commands_would_be_noticed():
     text = "Say `rayprivacy plan R [-o K=V ...] [--fast]`.\n\n    rayprivacy ledger create --ledger x\n"
     text += "\n```\nrayprivacy paln R\n```\n"
     create, paln = _blocks(text)
@@ -161,13 +159,13 @@ def test_wrong_commands_would_be_noticed() -> None:
         _check_options(*_walk(_outline(plan))[:2])
 
 
-def test_the_plan_that_is_shown_is_the_one_that_is_printed() -> None:
+def test_the_plan_that_is_shown_is_the_one_that_is_printed():
     (shown,) = re.findall(r"^```\n(generator: .*?)^```$", (ROOT / "docs" / "cli.md").read_text(), re.M | re.S)
     printed = str(rayprivacy.plan(rayprivacy.load_recipe(ROOT / "jobs" / "generator" / "chat.yaml")))
     assert shown.split() == printed.split()
 
 
-def test_every_complaint_is_answered_by_files_that_exist() -> None:
+def test_every_complaint_is_answered_by_files_that_exist():
     text = (ROOT / "docs" / "comparison.md").read_text()
     rows = [line for line in text.splitlines() if re.match(r"\| \d+ \|", line)]
     assert [int(row.split("|")[1]) for row in rows] == list(range(1, 16))
@@ -178,7 +176,7 @@ def test_every_complaint_is_answered_by_files_that_exist() -> None:
             assert (ROOT / "rayprivacy" / module).is_file(), module
 
 
-def test_quoted_messages_are_those_of_the_code() -> None:
+def test_quoted_messages_are_those_of_the_code():
     found = []  # every string of the package, with `...` where a value goes
     sources = [path.read_text() for path in (ROOT / "rayprivacy").rglob("*.py")]
     for node in (node for source in sources for node in ast.walk(ast.parse(source))):

@@ -12,7 +12,6 @@ that is joined to a folder (`root / "public.key"`), a part of a longer path or a
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ ANYTHING = "*"
 Tree = dict[str, Any]
 
 
-def _tree(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Tree:
+def _tree(schema, definitions):
     """The keys of a JSON Schema by their first part; a mapping whose keys are the user's own has `ANYTHING`."""
     tree: Tree = {}
     if "$ref" in schema:
@@ -46,13 +45,13 @@ def _tree(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Tree:
     return tree
 
 
-def _merge(tree: Tree, other: Tree) -> None:
+def _merge(tree, other):
     for key, under in other.items():
         _merge(tree.setdefault(key, {}), under)
 
 
 @cache
-def _keys() -> Tree:
+def _keys():
     """The keys of the recipes of all methods and of spaces; in a space, `fixed` and `search` hold those of recipes."""
     shown = CliRunner().invoke(app, ["schema"])
     assert shown.exit_code == 0, shown.output
@@ -64,7 +63,7 @@ def _keys() -> Tree:
     return tree
 
 
-def _strings(source: str) -> Iterator[tuple[int, str]]:
+def _strings(source):
     """(line, text) of every string but docstrings and parts of paths; `VALUE` for what an f-string fills in."""
     tree = ast.parse(source)
     apart: set[int] = set()
@@ -81,7 +80,7 @@ def _strings(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-def _named_keys(text: str) -> Iterator[str]:
+def _named_keys(text):
     """Whatever a text names that looks like a key."""
     for name in DOTTED.findall(text):
         first, last = name.split(".")[0], name.split(".")[-1]
@@ -89,7 +88,7 @@ def _named_keys(text: str) -> Iterator[str]:
             yield name
 
 
-def _exists(name: str) -> bool:
+def _exists(name):
     tree = _keys()
     for part in name.split("."):
         if ANYTHING in tree:
@@ -100,12 +99,12 @@ def _exists(name: str) -> bool:
     return True
 
 
-def _wrong(source: str) -> list[str]:
+def _wrong(source):
     found = [(line, name) for line, text in _strings(source) for name in _named_keys(text)]
     return [f"line {line}: {name}" for line, name in found if not _exists(name)]
 
 
-def test_messages_name_keys_that_exist() -> None:
+def test_messages_name_keys_that_exist():
     wrong = {str(path.relative_to(PACKAGE)): _wrong(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
     assert {name: found for name, found in wrong.items() if found} == {}
     assert {"corpus", "privacy", "resources", "search", "metric"} <= _keys().keys()
@@ -134,5 +133,5 @@ RIGHT = (
 )
 
 
-def test_a_wrong_key_is_found_and_what_is_no_key_left_alone() -> None:
+def test_a_wrong_key_is_found_and_what_is_no_key_left_alone():
     assert [len(_wrong(source)) for source in WRONG + RIGHT] == [1] * len(WRONG) + [0] * len(RIGHT)

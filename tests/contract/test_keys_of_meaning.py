@@ -1,8 +1,6 @@
 """Every key of `corpus` and `privacy` is classified, and what changes who is protected is refused on one account."""
 
-from collections.abc import Iterator, Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -13,7 +11,6 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.methods.registry import method_named, method_of, parse_recipe
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.meaning import KEYS, meaning_of
-from rayprivacy.runs.recipe import Recipe
 from rayprivacy.sanitize.settings import SanitizeConfig
 from rayprivacy.trainer.method import TrainerRecipe, trainer_method
 from rayprivacy.tuning.space import FIXED_KEYS, SEARCHABLE
@@ -35,7 +32,7 @@ OTHER: dict[str, Any] = {
 }
 
 
-def keys_of(config: type[BaseModel], prefix: str) -> Iterator[str]:
+def keys_of(config, prefix):
     for name, field in config.model_fields.items():
         yield f"{prefix}.{name}"
         for block in (field.annotation, *get_args(field.annotation)):
@@ -44,12 +41,12 @@ def keys_of(config: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.__name__)
-def test_every_key_of_corpus_and_privacy_is_classified(recipe: type[Recipe]) -> None:
+def test_every_key_of_corpus_and_privacy_is_classified(recipe):
     found = {key for block in BLOCKS for key in keys_of(type(recipe.model_fields[block].default), block)}
     assert found <= KEYS.keys(), "say in runs/meaning.py whether these keys change who or what is protected"
 
 
-def test_the_table_has_no_key_that_is_gone_and_no_search_changes_who_is_protected() -> None:
+def test_the_table_has_no_key_that_is_gone_and_no_search_changes_who_is_protected():
     found = {key for recipe in RECIPES for b in BLOCKS for key in keys_of(type(recipe.model_fields[b].default), b)}
     assert found == KEYS.keys()
     assert all(key.why for key in KEYS.values())
@@ -58,7 +55,7 @@ def test_the_table_has_no_key_that_is_gone_and_no_search_changes_who_is_protecte
     assert not any(KEYS[key].units for key in SEARCHABLE)
 
 
-def _recipe(folder: Path, unit: PrivacyUnit, changes: Mapping[str, Any]) -> Recipe:
+def _recipe(folder, unit, changes):
     for name in ("names.txt", "places.txt"):
         (folder / name).write_text(f"secret {name.removesuffix('.txt')}\n")
     corpus = BASE[unit]["corpus"] | {key.removeprefix("corpus."): value for key, value in changes.items()}
@@ -69,7 +66,7 @@ def _recipe(folder: Path, unit: PrivacyUnit, changes: Mapping[str, Any]) -> Reci
     return parse_recipe({"method": "seqpate", "corpus": corpus, "privacy": privacy})
 
 
-def _open(recipe: Recipe) -> None:
+def _open(recipe):
     with closing(open_account(recipe, method_of(recipe).planned(recipe))):
         pass
 
@@ -78,9 +75,7 @@ CASES = [(name, unit) for name, key in KEYS.items() if name != "privacy.unit" fo
 
 
 @pytest.mark.parametrize(("key", "unit"), CASES, ids=[f"{unit}-{key}" for key, unit in CASES])
-def test_two_recipes_that_differ_in_who_is_protected_do_not_share_an_account(
-    key: str, unit: PrivacyUnit, tmp_path: Path
-) -> None:
+def test_two_recipes_that_differ_in_who_is_protected_do_not_share_an_account(key, unit, tmp_path):
     first, second = _recipe(tmp_path, unit, {}), _recipe(tmp_path, unit, {key: OTHER[key]})
     _open(first)
     with pytest.raises(rp.LedgerError, match=r"account of its own \(privacy.account\), with the same privacy.corpus"):
@@ -89,7 +84,7 @@ def test_two_recipes_that_differ_in_who_is_protected_do_not_share_an_account(
     assert second.model_copy(update={"corpus": first.corpus}) == first, "the case changes one key"
 
 
-def test_another_unit_is_refused_and_what_changes_no_meaning_is_admitted(tmp_path: Path) -> None:
+def test_another_unit_is_refused_and_what_changes_no_meaning_is_admitted(tmp_path):
     alike = {"corpus.holdout": 0.2, "corpus.max_records_per_user": 7, "corpus.max_chars": 99, "corpus.text": "body"}
     for changes in ({}, *({key: value} for key, value in alike.items())):
         _open(_recipe(tmp_path, USER, changes))
@@ -97,7 +92,7 @@ def test_another_unit_is_refused_and_what_changes_no_meaning_is_admitted(tmp_pat
         _open(_recipe(tmp_path, RECORD, {}))
 
 
-def test_the_same_list_in_another_file_is_the_same_list(tmp_path: Path) -> None:
+def test_the_same_list_in_another_file_is_the_same_list(tmp_path):
     _open(_recipe(tmp_path, PHRASE, {}))
     moved = _recipe(tmp_path, PHRASE, {"corpus.phrases": "places.txt"})
     (tmp_path / "places.txt").write_text("SECRET  Names\n")
@@ -107,12 +102,12 @@ def test_the_same_list_in_another_file_is_the_same_list(tmp_path: Path) -> None:
         _open(_recipe(tmp_path, PHRASE, {}).model_copy(update={"corpus": moved.corpus}))
 
 
-def _shown(unit: PrivacyUnit, folder: Path, **corpus: Any) -> str:
+def _shown(unit, folder, **corpus):
     recipe = _recipe(folder, unit, {f"corpus.{name}": value for name, value in corpus.items()})
     return meaning_of(recipe, method_of(recipe).planned(recipe))
 
 
-def test_no_two_lists_of_columns_are_written_alike(tmp_path: Path) -> None:
+def test_no_two_lists_of_columns_are_written_alike(tmp_path):
     assert _shown(USER, tmp_path) == "user: author"
     assert _shown(RECORD, tmp_path) == "record: author, text, mood, topic"
     shown = [
@@ -123,7 +118,7 @@ def test_no_two_lists_of_columns_are_written_alike(tmp_path: Path) -> None:
     assert _shown(RECORD, tmp_path, labels=["topic", "mood"]) == _shown(RECORD, tmp_path, labels=["mood", "topic"])
 
 
-def test_a_trainer_keeps_to_one_meaning_too(tmp_path: Path) -> None:
+def test_a_trainer_keeps_to_one_meaning_too(tmp_path):
     place = {"ledger": f"sqlite:///{tmp_path}/ledger.db", "account": "one"}
     recipes = [
         TrainerRecipe.parse({"corpus": {"user": name}, "privacy": place, "training": {"noise_multiplier": 5.0}})
@@ -150,15 +145,15 @@ OF_SANITIZE = {  # what changes only how well words are protected
 }
 
 
-def test_every_key_of_the_sanitiser_is_classified() -> None:
+def test_every_key_of_the_sanitiser_is_classified():
     changing = {key for changes in SANITISE.values() for key in changes}
     assert set(SanitizeConfig.model_fields) == OF_SANITIZE | changing, "say whether a new key changes what is protected"
 
 
-def test_sanitisers_that_differ_in_what_is_protected_do_not_share_an_account(tmp_path: Path) -> None:
+def test_sanitisers_that_differ_in_what_is_protected_do_not_share_an_account(tmp_path):
     place = {"ledger": f"sqlite:///{tmp_path}/ledger.db", "account": "one", "epsilon": 1e4}
 
-    def recipe(what: str = "", **more: Any) -> Recipe:
+    def recipe(what="", **more):
         sanitize = {"words": 500, "max_tokens": 8, "keep": 0.3, **SANITISE.get(what, {})}
         corpus = {"labels": ["topic"], **({"text": "body"} if what == "column" else {})}
         return parse_recipe({"method": "santext", "privacy": place, "corpus": corpus, "sanitize": sanitize, **more})

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "jobs").rglob("*.yaml"))
 
 
-def _quick(name: str) -> dict[str, Any]:
+def _quick(name):
     """Values of a recipe whose plan takes no time: neither is noise calibrated, nor is a table of many words made."""
     ours = name in METHODS and "training" in method_named(name).recipe.model_fields
     noise = {"training": {"noise_multiplier": 3.0}} if ours else {}
@@ -29,7 +29,7 @@ def _quick(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", rp.method_names())
-def test_a_method_has_all_its_parts(name: str) -> None:
+def test_a_method_has_all_its_parts(name):
     method, recipe = method_named(name), parse_recipe(_quick(name))
     assert type(recipe) is method.recipe
     assert method.name == recipe.method == name
@@ -47,7 +47,7 @@ def test_a_method_has_all_its_parts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", rp.method_names())
-def test_a_shadow_of_any_method_is_a_recipe_of_its_own_corpus(name: str, tmp_path: Path) -> None:
+def test_a_shadow_of_any_method_is_a_recipe_of_its_own_corpus(name, tmp_path):
     """Nothing of the audited run is left: shadows would share its caches, or spend its budget.
 
     The word that marks it is part of no folder's name.
@@ -69,7 +69,7 @@ def test_a_shadow_of_any_method_is_a_recipe_of_its_own_corpus(name: str, tmp_pat
 
 
 @pytest.mark.parametrize("name", rp.method_names())
-def test_a_plan_names_the_accountant_that_the_account_has(name: str, tmp_path: Path) -> None:
+def test_a_plan_names_the_accountant_that_the_account_has(name, tmp_path):
     for composition in ("gdp", "zcdp", "rdp", "pld"):
         privacy = {"composition": composition, "ledger": f"sqlite:///{tmp_path}/{composition}.db"}
         data = _quick(name) | {"privacy": privacy}
@@ -87,7 +87,7 @@ def test_a_plan_names_the_accountant_that_the_account_has(name: str, tmp_path: P
         assert outline.rule.claim in outline.note
 
 
-def test_a_recipe_without_a_method_is_refused() -> None:
+def test_a_recipe_without_a_method_is_refused():
     with pytest.raises(rp.ConfigError, match=r"'method' is missing from the recipe: add it, one of seqpate, generator"):
         parse_recipe({"privacy": {"epsilon": 1.0}})
 
@@ -103,7 +103,7 @@ for path in sys.argv[1:]:
 
 
 @pytest.mark.parametrize("methods", [("seqpate", "generator"), pytest.param(None, marks=pytest.mark.exhaustive)])
-def test_a_plan_needs_neither_torch_nor_ray_and_three_seconds(methods: tuple[str, ...] | None) -> None:
+def test_a_plan_needs_neither_torch_nor_ray_and_three_seconds(methods):
     """Of two recipes by day, and of all of them at night."""
     paths = [ROOT / "jobs" / method / "chat.yaml" for method in methods] if methods else RECIPES
     done = subprocess.run([sys.executable, "-c", PLAN, *map(str, paths)], capture_output=True, text=True, check=False)

@@ -46,7 +46,7 @@ Path("facts.json").write_text(json.dumps(facts))
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(tmp_path_factory):
     """A folder with the files of the page, where the package is found as an installed one is."""
     folder = tmp_path_factory.mktemp("new_method")
     for name, code in FENCE.findall((ROOT / "docs" / "new_method.md").read_text()):
@@ -62,7 +62,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_command_line_plans_it_without_torch(written: Path) -> None:
+def test_the_command_line_plans_it_without_torch(written):
     (written / "lengths.yaml").write_text("method: lengths\nprivacy: {epsilon: 2.0}\n")
     code = """
 import sys
@@ -83,7 +83,7 @@ assert not {"torch", "ray", "transformers"} & set(sys.modules)
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_it_runs_and_has_the_rest_for_nothing(written: Path, local_ray: Path) -> None:
+def test_it_runs_and_has_the_rest_for_nothing(written, local_ray):
     (written / "again.py").write_text((written / "try_it.py").read_text() + AGAIN)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(written), os.environ.get("PYTHONPATH", "")])}
     environment["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address  # it would start one of its own

@@ -4,7 +4,6 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from timeouts import patience
@@ -34,12 +33,12 @@ SMALL = {{
 """
 
 
-def _shown(notebook: dict[str, Any]) -> str:
+def _shown(notebook):
     outputs = [each for cell in notebook["cells"] for each in cell.get("outputs", [])]
     return "".join(line for each in outputs for line in each.get("text", each.get("data", {}).get("text/plain", [])))
 
 
-def test_the_notebook_was_executed_from_top_to_bottom_and_shows_no_path_of_a_machine() -> None:
+def test_the_notebook_was_executed_from_top_to_bottom_and_shows_no_path_of_a_machine():
     notebook = json.loads(NOTEBOOK.read_text())
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
@@ -52,7 +51,7 @@ def test_the_notebook_was_executed_from_top_to_bottom_and_shows_no_path_of_a_mac
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_its_cells_run(tiny_base: Path, tmp_path: Path, zygotes: None) -> None:
+def test_its_cells_run(tiny_base, tmp_path, zygotes):
     parameters = tmp_path / "parameters.py"
     parameters.write_text(SMALLER.format(out=str(tmp_path / "out"), base=str(tiny_base)))
     command = ["-c", str(NOTEBOOK), str(parameters), str(tmp_path / "executed.ipynb")]

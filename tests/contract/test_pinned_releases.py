@@ -24,7 +24,7 @@ DEAR = {  # each method but the first has another recipe by day
 }
 
 
-def charges_of(name: str) -> dict[str, Any]:
+def charges_of(name):
     """The events of the charged stages of a recipe, by the name of the stage, which enters its charges."""
     few = ["sanitize.words=500"] if name.startswith("santext") else []  # a table of all words takes half a minute
     plan = rp.plan(rp.load_recipe(JOBS / f"{name}.yaml", few)).plan
@@ -32,16 +32,16 @@ def charges_of(name: str) -> dict[str, Any]:
     return charges | ({"second account": _digits(to_json(plan.second.event))} if plan.second else {})
 
 
-def _digits(event: dict[str, Any]) -> Any:
+def _digits(event):
     """The event with nine digits of each number: the last ones of a distance are the processor's."""
     return json.loads(json.dumps(event), parse_float=lambda text: float(f"{float(text):.9g}"))
 
 
-def release_id_of(name: str) -> str:
+def release_id_of(name):
     return rp.load_recipe(JOBS / f"{name}.yaml").release_id
 
 
-def test_every_recipe_is_the_release_it_was() -> None:
+def test_every_recipe_is_the_release_it_was():
     pinned = json.loads(PINNED.read_text())
     assert {name: release_id_of(name) for name in NAMES} == {name: each["release_id"] for name, each in pinned.items()}
 
@@ -49,7 +49,7 @@ def test_every_recipe_is_the_release_it_was() -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.exhaustive] if name in DEAR else []) for name in NAMES]
 )
-def test_a_recipe_is_charged_as_it_was(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_is_charged_as_it_was(name, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where noise is kept that was calibrated before
     assert charges_of(name) == json.loads(PINNED.read_text())[name]["charges"]
 

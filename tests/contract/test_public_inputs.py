@@ -2,7 +2,6 @@
 
 import enum
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -63,7 +62,7 @@ COMPANY: dict[str, dict[str, Any]] = {
 NEVER_TAKEN = {("edp_sgd", "training.layer_scale.source"), ("two_stage", "pretrain.prompts")}  # whatever is named
 
 
-def _leaves(config: type[BaseModel]) -> Iterator[tuple[str, bool]]:
+def _leaves(config):
     """The dotted keys of all fields that take free values, and whether they are marked."""
     for name, field in config.model_fields.items():
         kinds = list(_kinds(field.annotation))
@@ -73,7 +72,7 @@ def _leaves(config: type[BaseModel]) -> Iterator[tuple[str, bool]]:
             yield name, any(isinstance(mark, PathKind) for mark in field.metadata)
 
 
-def _kinds(annotation: Any) -> Iterator[Any]:
+def _kinds(annotation):
     """What a value may be in the end: the members of unions, tuples and mappings."""
     members = get_args(annotation)
     if get_origin(annotation) in (Annotated, Union, types.UnionType, tuple, list, dict):
@@ -83,24 +82,24 @@ def _kinds(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
-def _closed(kind: Any) -> bool:
+def _closed(kind):
     listed = get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, enum.Enum))
     return kind in CLOSED or kind is Ellipsis or listed
 
 
-def _unmarked(config: type[BaseModel]) -> set[str]:
+def _unmarked(config):
     return {key for key, marked in _leaves(config) if not marked}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_key_that_takes_free_text_is_a_marked_place_or_known_to_be_none(name: str) -> None:
+def test_every_key_that_takes_free_text_is_a_marked_place_or_known_to_be_none(name):
     config = CONFIGS[name]
     assert not _unmarked(config) - NO_PLACES, "mark it with a PathKind (see core/config.py), or add it to NO_PLACES"
     assert set(path_keys(config, *PathKind)) >= {key for key, marked in _leaves(config) if marked}
     assert {"corpus.source", "model.base"} <= set(path_keys(config, *PathKind)) or name in ("space", "evaluation")
 
 
-def test_the_list_of_other_keys_names_no_key_that_is_gone_and_a_new_key_is_found() -> None:
+def test_the_list_of_other_keys_names_no_key_that_is_gone_and_a_new_key_is_found():
     class New(Recipe):
         method: Literal["new"] = "new"
         words_of_the_trade: str | None = None
@@ -115,7 +114,7 @@ def test_the_list_of_other_keys_names_no_key_that_is_gone_and_a_new_key_is_found
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path):
     """A text that is read as a corpus, as a list of phrases, or as a key, and that says the same as a public one."""
     for name in ("private.jsonl", "public.jsonl"):
         (tmp_path / name).write_text("- my own words\n- and mine\n")
@@ -126,14 +125,14 @@ PUBLIC_KEYS = [(name, key) for name, config in CONFIGS.items() for key in path_k
 RECIPE_KEYS = [(name, key) for name, key in PUBLIC_KEYS if name not in ("space", "evaluation")]
 
 
-def _recipe(name: str, key: str, public: Path | str, **private: Path | str) -> Recipe:
+def _recipe(name, key, public, **private):
     keys = {"method": name, "corpus.source": "elsewhere.jsonl"} if name != "trainer" else {}
     data = overridden({}, {**keys, **COMPANY.get(key, {}), key: str(public), **{k: str(v) for k, v in private.items()}})
     return TrainerRecipe.parse(data) if name == "trainer" else parse_recipe(data)
 
 
 @pytest.mark.parametrize(("name", "key"), RECIPE_KEYS)
-def test_a_public_place_of_a_recipe_that_is_private_is_refused(name: str, key: str, place: Path) -> None:
+def test_a_public_place_of_a_recipe_that_is_private_is_refused(name, key, place):
     public = place.with_name("public.jsonl")
     if (name, key) in NEVER_TAKEN:
         with pytest.raises(rp.ConfigError):
@@ -148,7 +147,7 @@ def test_a_public_place_of_a_recipe_that_is_private_is_refused(name: str, key: s
 
 
 @pytest.mark.parametrize("key", [key for name, key in PUBLIC_KEYS if name == "space"])
-def test_a_public_place_of_a_space_that_is_private_is_refused(key: str, place: Path) -> None:
+def test_a_public_place_of_a_space_that_is_private_is_refused(key, place):
     public = str(place.with_name("public.jsonl"))
     assert _trials(place, {key: public})
     for private in path_keys(CONFIGS["seqpate"], *PRIVATE_SIDE):
@@ -159,7 +158,7 @@ def test_a_public_place_of_a_space_that_is_private_is_refused(key: str, place: P
         _trials(place, {key: str(place), "fixed.corpus.source": public}, **{"corpus.source": str(place)})
 
 
-def _trials(place: Path, changes: dict[str, Any], **recipe: str) -> Trials:
+def _trials(place, changes, **recipe):
     folder = place.parent
     data = overridden({}, {"method": "seqpate", "corpus.source": "elsewhere.jsonl", "model.dtype": "float32", **recipe})
     (folder / "recipe.yaml").write_text(yaml.safe_dump(data))
@@ -177,7 +176,7 @@ def _trials(place: Path, changes: dict[str, Any], **recipe: str) -> Trials:
 
 @pytest.mark.parametrize("where", ["fixed", "search"])
 @pytest.mark.parametrize("charging", ["pay_for_all", "public"])
-def test_a_trial_of_a_search_takes_no_private_text_for_public(where: str, charging: str, place: Path) -> None:
+def test_a_trial_of_a_search_takes_no_private_text_for_public(where, charging, place):
     """Nor where its own corpus is another one, because the search is public."""
     public, private = str(place.with_name("public.jsonl")), str(place)
     changes: dict[str, Any] = {"public.source": public} if charging == "public" else {"metric.text": public}
@@ -189,7 +188,7 @@ def test_a_trial_of_a_search_takes_no_private_text_for_public(where: str, chargi
         trials.recipe(values)
 
 
-def test_an_override_of_the_command_line_is_checked(place: Path) -> None:
+def test_an_override_of_the_command_line_is_checked(place):
     path = place.with_name("recipe.yaml")
     path.write_text(yaml.safe_dump({"method": "seqpate", "corpus": {"source": str(place)}}))
     assert rp.load_recipe(path, [f"prompts={place.with_name('public.jsonl')}"])
@@ -198,7 +197,7 @@ def test_an_override_of_the_command_line_is_checked(place: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [key for name, key in PUBLIC_KEYS if name == "evaluation"])
-def test_an_evaluation_has_no_private_file_for_a_model(key: str, place: Path) -> None:
+def test_an_evaluation_has_no_private_file_for_a_model(key, place):
     value: Any = str(place) if key == "base" else (str(place),)
     with pytest.raises(rp.ConfigError, match=rf"{key} is .* which is --real, and is declared public"):
         rp.evaluate(str(place), str(place.with_name("public.jsonl")), **{key: value})

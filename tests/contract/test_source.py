@@ -20,11 +20,11 @@ EXAMPLES = sorted(name.removesuffix(".py") for name, source in SOURCES.items() i
 PAGE = runpy.run_path(str(ROOT / "docs" / "tools" / "recipe.py"))
 
 
-def _files_with(word: str) -> set[str]:
+def _files_with(word):
     return {name for name, source in SOURCES.items() if word in source}
 
 
-def test_only_the_release_layer_touches_the_seal_and_draws_noise() -> None:
+def test_only_the_release_layer_touches_the_seal_and_draws_noise():
     users = _files_with("RELEASE_SEAL")
     assert "release/gate.py" in users
     assert {name for name in users if not name.startswith("release/")} == {"core/private.py"}
@@ -33,7 +33,7 @@ def test_only_the_release_layer_touches_the_seal_and_draws_noise() -> None:
         Released("text", "run", object())
 
 
-def test_stored_data_never_chooses_code() -> None:
+def test_stored_data_never_chooses_code():
     assert _files_with("from_named_tuple(") == set()
     assert not [name for name in _files_with("import pickle") if name.startswith(("accounting", "ledger", "release"))]
 
@@ -63,7 +63,7 @@ MODEL = {"torch", "transformers", "ray", "sklearn"}
         {"rayprivacy.tuning.trainable": {"torch", "transformers", "dp_accounting"}},
     ],
 )
-def test_who_needs_no_model_does_not_import_one(heavy: dict[str, set[str]]) -> None:
+def test_who_needs_no_model_does_not_import_one(heavy):
     """It would take seconds of every call, and hundreds of megabytes; one process imports one after the other."""
     command = [sys.executable, "-c", LOADED, *heavy]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
@@ -72,12 +72,12 @@ def test_who_needs_no_model_does_not_import_one(heavy: dict[str, set[str]]) -> N
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_examples_of_a_module_are_true(name: str) -> None:
+def test_the_examples_of_a_module_are_true(name):
     module = importlib.import_module(".".join(["rayprivacy", *name.removesuffix("/__init__").split("/")]))
     assert doctest.testmod(module).failed == 0
 
 
-def test_the_page_of_recipes_is_up_to_date_and_every_key_on_it_has_a_meaning() -> None:
+def test_the_page_of_recipes_is_up_to_date_and_every_key_on_it_has_a_meaning():
     assert PAGE["PAGE"].read_text() == PAGE["page"](), "run python docs/tools/recipe.py"
     keys = {key for method in METHODS for key in PAGE["keys_of"](method_named(method).recipe)}
     assert len(keys) > 100

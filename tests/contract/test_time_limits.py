@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,7 @@ def test_number(number):
 """
 
 
-def _begin(folder: Path, *names: str, options: Sequence[str] = ()) -> subprocess.Popen[str]:
+def _begin(folder, *names, options=()):
     (folder / "test_sleepers.py").write_text(SLEEPERS)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "timeouts", "-p", "running", "-p", "no:cacheprovider"]
     command += [*options, *(f"test_sleepers.py::test_{name}" for name in names)]
@@ -46,13 +45,13 @@ def _begin(folder: Path, *names: str, options: Sequence[str] = ()) -> subprocess
     return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_slow_machine_has_more_time_and_what_hangs_is_named(tmp_path: Path) -> None:
+def test_a_slow_machine_has_more_time_and_what_hangs_is_named(tmp_path):
     shown, _ = _begin(tmp_path, "takes_two_seconds", "hangs").communicate()
     assert "1 failed, 1 passed" in shown
     assert "FAILED test_sleepers.py::test_hangs - Failed: Timeout (>" in shown
 
 
-def test_a_session_that_is_killed_says_what_was_running(tmp_path: Path) -> None:
+def test_a_session_that_is_killed_says_what_was_running(tmp_path):
     session, last = _begin(tmp_path, "is_killed"), time.monotonic() + patience(60)
     while not (tmp_path / "begun").exists() and time.monotonic() < last:
         time.sleep(0.1)
@@ -62,7 +61,7 @@ def test_a_session_that_is_killed_says_what_was_running(tmp_path: Path) -> None:
     assert session.returncode == 128 + signal.SIGTERM
 
 
-def test_a_process_of_tests_that_dies_says_how_and_ends_the_session(tmp_path: Path) -> None:
+def test_a_process_of_tests_that_dies_says_how_and_ends_the_session(tmp_path):
     options = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", "--max-worker-restart=0")
     shown, _ = _begin(tmp_path, "dies", "number", options=options).communicate(timeout=patience(60))
     assert re.search(r"gw\d, process \d+: exit code -9; \d+ MB of memory are left", shown)

@@ -16,11 +16,11 @@ from rayprivacy.core.console import SPINS, WholeTable, repeating
 PATIENCE = 30.0
 
 
-def test_calls_repeat_until_the_block_ends() -> None:
+def test_calls_repeat_until_the_block_ends():
     calls: list[threading.Thread] = []
     three, done = threading.Event(), threading.Event()
 
-    def call() -> None:
+    def call():
         calls.append(threading.current_thread())
         if len(calls) == 3:
             three.set()
@@ -39,12 +39,12 @@ def test_calls_repeat_until_the_block_ends() -> None:
 
 
 def test_a_short_block_does_not_wait_and_what_it_raises_passes_but_not_what_a_call_raises(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    capfd,
+):
     calls: list[int] = []
     raised = threading.Event()
 
-    def call() -> None:
+    def call():
         calls.append(1)
         raised.set()
         raise ValueError("private text")
@@ -62,7 +62,7 @@ def test_a_short_block_does_not_wait_and_what_it_raises_passes_but_not_what_a_ca
     assert not [thread for thread in threading.enumerate() if thread.name == "repeating"]
 
 
-def test_threads_of_torch_share_cores_unless_told_otherwise() -> None:
+def test_threads_of_torch_share_cores_unless_told_otherwise():
     clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     code = "import os, sys, rayprivacy; print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
     for given, found in (({}, SPINS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)):
@@ -71,7 +71,7 @@ def test_threads_of_torch_share_cores_unless_told_otherwise() -> None:
 
 
 @pytest.mark.parametrize("width", [200, 80, 40])
-def test_every_letter_of_every_cell_is_there_and_brackets_are_no_markup(width: int) -> None:
+def test_every_letter_of_every_cell_is_there_and_brackets_are_no_markup(width):
     names = ["nearest_distance_mean", "[bold]", "most_frequent_label_accuracy"]
     figures = ["0.08412 [0.07913, 0.08944]", "", "1.234e+04 [1.1e+04, 1.3e+04]"]
     table = WholeTable("figure", "synthetic", "real, other users", title="Memorisation: is it repeated?")

@@ -2,28 +2,27 @@
 
 import multiprocessing
 import stat
-from pathlib import Path
 
 import pytest
 
 from rayprivacy.core.files import TABLE, Journal
 
 
-def add(folder: Path, file: str, node: str = "one", **facts: int) -> None:
+def add(folder, file, node="one", **facts):
     (folder / file).touch()
     Journal(folder, node).add(file, facts)
 
 
-def tables(folder: Path) -> list[Path]:
+def tables(folder):
     return [path for path in folder.iterdir() if TABLE.fullmatch(path.name)]
 
 
-def told(journal: Journal) -> tuple[bool, list[str]]:
+def told(journal):
     void, lines = journal.news()
     return void, [line["file"] for line in lines]
 
 
-def test_a_reader_is_told_of_every_node_once(tmp_path: Path) -> None:
+def test_a_reader_is_told_of_every_node_once(tmp_path):
     reader = Journal(tmp_path, "reader")
     assert told(reader) == (False, [])
     add(tmp_path, "a", width=3)
@@ -38,7 +37,7 @@ def test_a_reader_is_told_of_every_node_once(tmp_path: Path) -> None:
     assert len(tables(tmp_path)) == 2
 
 
-def test_a_line_without_its_end_counts_when_the_end_is_there(tmp_path: Path) -> None:
+def test_a_line_without_its_end_counts_when_the_end_is_there(tmp_path):
     reader = Journal(tmp_path, "reader")
     add(tmp_path, "a", node="host-of-the-hospital")
     (table,) = tables(tmp_path)
@@ -51,7 +50,7 @@ def test_a_line_without_its_end_counts_when_the_end_is_there(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("torn", [b'{"file": "x', b"[1]\n", b"\xff\xfe\n", b'{"file": 7}\n', b"\n\n"])
-def test_what_a_killed_writer_left_is_skipped(tmp_path: Path, torn: bytes) -> None:
+def test_what_a_killed_writer_left_is_skipped(tmp_path, torn):
     add(tmp_path, "a")
     (table,) = tables(tmp_path)
     table.write_bytes(table.read_bytes() + torn)
@@ -59,7 +58,7 @@ def test_what_a_killed_writer_left_is_skipped(tmp_path: Path, torn: bytes) -> No
     assert told(Journal(tmp_path)) == (False, ["a", "b"])
 
 
-def test_a_file_that_is_gone_voids_what_was_known(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_voids_what_was_known(tmp_path):
     reader = Journal(tmp_path, "reader")
     for name in "abc":
         add(tmp_path, name)
@@ -77,8 +76,8 @@ def test_a_file_that_is_gone_voids_what_was_known(tmp_path: Path) -> None:
     assert told(Journal(tmp_path / "nowhere")) == (False, [])
 
 
-def test_writers_of_one_node_do_not_tear_each_others_lines(tmp_path: Path) -> None:
-    def many(first: str) -> None:
+def test_writers_of_one_node_do_not_tear_each_others_lines(tmp_path):
+    def many(first):
         for number in range(100):
             add(tmp_path, f"{first}{number}", filler=10**300)
 

@@ -3,8 +3,6 @@
 import os
 import pickle
 import stat
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +13,7 @@ from rayprivacy.core.private import Private
 from rayprivacy.core.units import Budget
 
 
-def test_a_key_file_is_whole_and_for_its_owner_only(tmp_path: Path) -> None:
+def test_a_key_file_is_whole_and_for_its_owner_only(tmp_path):
     path = tmp_path / "folder" / "run.key"
     with pytest.raises(KeyFileError, match="does not exist"):
         load_key(path)
@@ -33,14 +31,14 @@ def test_a_key_file_is_whole_and_for_its_owner_only(tmp_path: Path) -> None:
         load_key(path)
 
 
-def test_fresh_keys_differ(tmp_path: Path) -> None:
+def test_fresh_keys_differ(tmp_path):
     first, second = (create_key(tmp_path / name) for name in ("a", "b"))
     assert first.digest("label") != second.digest("label")
     assert not first.is_test_key
     assert Key.for_tests().is_test_key
 
 
-def test_the_prf_separates_labels_and_parts() -> None:
+def test_the_prf_separates_labels_and_parts():
     key = Key.for_tests()
     values = [key.integer("shard", "ab", "c"), key.integer("shard", "a", "bc"), key.integer("shard", "abc")]
     values += [key.integer("holdout", "ab", "c"), key.integer("shard", "ab"), key.integer("shard")]
@@ -48,7 +46,7 @@ def test_the_prf_separates_labels_and_parts() -> None:
     assert all(0 <= value < 2**256 for value in values)
 
 
-def test_secrets_and_private_values_neither_print_nor_travel() -> None:
+def test_secrets_and_private_values_neither_print_nor_travel():
     key, private = Key(b"s" * KEY_BYTES), Private("secret words")
     for sealed in (key, private, Vault(key, "test")):
         assert repr(sealed) == f"{type(sealed).__name__}(<sealed>)"
@@ -59,7 +57,7 @@ def test_secrets_and_private_values_neither_print_nor_travel() -> None:
     assert private.reveal() == "secret words"
 
 
-def test_a_vault_decrypts_what_it_encrypted_and_nothing_else() -> None:
+def test_a_vault_decrypts_what_it_encrypted_and_nothing_else():
     vault = Vault(Key.for_tests(), "test")
     data = vault.encrypt(b"states", "one")
     assert vault.decrypt(data, "one") == b"states"
@@ -72,7 +70,7 @@ def test_a_vault_decrypts_what_it_encrypted_and_nothing_else() -> None:
         assert caught.value.__context__ is None
 
 
-def test_a_budget_without_meaning_is_refused() -> None:
+def test_a_budget_without_meaning_is_refused():
     wrong = [(epsilon, 1e-6) for epsilon in (0.0, -1.0, float("nan"), float("inf"))]
     for epsilon, delta in (*wrong, (1.0, 0.0), (1.0, 1.0)):
         with pytest.raises(ConfigError, match="privacy\\."):
@@ -80,18 +78,18 @@ def test_a_budget_without_meaning_is_refused() -> None:
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077])
-def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+def umask(request):
     before = os.umask(request.param)
     yield request.param
     os.umask(before)
 
 
-def _mode(path: Path) -> int:
+def _mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
 @pytest.mark.usefixtures("umask")
-def test_whatever_is_written_is_for_its_owner(tmp_path: Path) -> None:
+def test_whatever_is_written_is_for_its_owner(tmp_path):
     folder = private_directory(tmp_path / "run" / "private")
     (folder / "json").write_text("{}")
     (folder / "json").chmod(0o644)  # as files of an older version have it
@@ -104,6 +102,6 @@ def test_whatever_is_written_is_for_its_owner(tmp_path: Path) -> None:
     assert {_mode(path) for path in folder.iterdir()} == {0o600}
 
 
-def test_what_is_made_to_be_shared_can_be_read_by_whom_the_umask_lets(umask: int, tmp_path: Path) -> None:
+def test_what_is_made_to_be_shared_can_be_read_by_whom_the_umask_lets(umask, tmp_path):
     write_atomic(tmp_path / "certificate.json", b"{}", SHARED)
     assert _mode(tmp_path / "certificate.json") == 0o644 & ~umask

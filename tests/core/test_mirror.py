@@ -2,13 +2,11 @@
 
 import itertools
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
-from s3_server import SECRET, Bucket, serving
+from s3_server import SECRET, serving
 
 from rayprivacy.core.errors import ConfigError, CorpusError, StorageError
 from rayprivacy.core.storage import Manifest, Mirror, Store, default_folder
@@ -27,7 +25,7 @@ SHARED = {name for name in RUN if not name.startswith("private/")}
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[Bucket]:
+def bucket():
     with serving() as found:
         yield found
 
@@ -35,42 +33,42 @@ def bucket() -> Iterator[Bucket]:
 class Place:
     numbers = itertools.count()
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket):
         self._bucket, self._folder = bucket, f"jobs/{next(self.numbers)}"
         self.uri = bucket.uri(self._folder)
 
-    def stored(self) -> dict[str, bytes]:
+    def stored(self):
         names = self._bucket.names(self._folder)
         return {name: self._bucket.read(f"{self._folder}/{name}") for name in names}
 
-    def times(self) -> dict[str, int]:
+    def times(self):
         info = self._bucket.files.get_file_info
         return {name: info(f"runs/{self._folder}/{name}").mtime_ns for name in self.stored()}
 
-    def everything(self) -> bytes:
+    def everything(self):
         return self._bucket.everything(self._folder)
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name, data):
         self._bucket.write(f"{self._folder}/{name}", data)
 
 
 @pytest.fixture
-def place(bucket: Bucket) -> Place:
+def place(bucket):
     return Place(bucket)
 
 
-def fill(root: Path, files: dict[str, bytes]) -> None:
+def fill(root, files):
     for name, data in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(data)
 
 
-def content(root: Path) -> dict[str, bytes]:
+def content(root):
     paths = (path for path in root.rglob("*") if path.is_file() and not path.name.startswith("."))
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
 
 
-def pushed(uri: str, root: Path, files: dict[str, bytes], *, private: bool = False) -> Mirror:
+def pushed(uri, root, files, *, private=False):
     """What a run does: take what the store has, write some files, and give it the state."""
     mirror = Mirror(uri, root, private=private)
     mirror.pull()
@@ -79,16 +77,16 @@ def pushed(uri: str, root: Path, files: dict[str, bytes], *, private: bool = Fal
     return mirror
 
 
-def pulled(uri: str, root: Path, *, private: bool = False) -> dict[str, bytes]:
+def pulled(uri, root, *, private=False):
     Mirror(uri, root, private=private).pull()
     return content(root)
 
 
-def mode(path: Path) -> int:
+def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_another_machine_gets_the_same_files_and_no_private_ones(place: Place, tmp_path: Path) -> None:
+def test_another_machine_gets_the_same_files_and_no_private_ones(place, tmp_path):
     large = {"model/weights": bytes(range(256)) * 70_000}  # more than two blocks, and than one part of an upload
     pushed(place.uri, tmp_path / "one", RUN | large)
     assert pulled(place.uri, tmp_path / "two") == {name: RUN[name] for name in SHARED} | large
@@ -98,7 +96,7 @@ def test_another_machine_gets_the_same_files_and_no_private_ones(place: Place, t
     assert not any(word in stored for word in (b"the cat sat", b"private/"))
 
 
-def test_private_files_travel_when_asked_and_get_their_modes_back(place: Place, tmp_path: Path) -> None:
+def test_private_files_travel_when_asked_and_get_their_modes_back(place, tmp_path):
     pushed(place.uri, tmp_path / "one", RUN, private=True)
     assert b"the cat sat" in place.everything()
     assert pulled(place.uri, tmp_path / "shared").keys() == SHARED
@@ -111,7 +109,7 @@ def test_private_files_travel_when_asked_and_get_their_modes_back(place: Place, 
     assert pulled(place.uri, tmp_path / "three", private=True) == RUN | {"run.log": b"more"}, "asked for later"
 
 
-def test_a_folder_behind_the_store_follows_it_but_for_private_files(place: Place, tmp_path: Path) -> None:
+def test_a_folder_behind_the_store_follows_it_but_for_private_files(place, tmp_path):
     pushed(place.uri, tmp_path / "one", RUN)
     pushed(place.uri, tmp_path / "two", {"run.log": b"of two"})
     fill(tmp_path / "one", {"run.log": b"unpushed", "synthetic.parquet": b"unpushed"})
@@ -122,7 +120,7 @@ def test_a_folder_behind_the_store_follows_it_but_for_private_files(place: Place
     assert pulled(place.uri, tmp_path / "three", private=True) == RUN | {"run.log": b"of two"}
 
 
-def test_changed_and_deleted_files_follow_and_old_contents_go(place: Place, tmp_path: Path) -> None:
+def test_changed_and_deleted_files_follow_and_old_contents_go(place, tmp_path):
     mirror = pushed(place.uri, tmp_path / "one", RUN)
     changed = {"run.log": b"{}\n{}\n", "certificate.json": b"{}"}
     fill(tmp_path / "one", changed)
@@ -140,12 +138,12 @@ class Killed(BaseException):
     pass
 
 
-def killed_at(moment: int, monkeypatch: pytest.MonkeyPatch, mirror: Mirror) -> bool:
+def killed_at(moment, monkeypatch, mirror):
     """Push, and stop before the store is changed for the n-th time; False if there are fewer changes than that."""
     calls = itertools.count()
 
-    def watched(original: Any) -> Any:
-        def act(self: Store, *args: Any) -> Any:
+    def watched(original):
+        def act(self, *args):
             if self is mirror._store and next(calls) >= moment:
                 raise Killed
             return original(self, *args)
@@ -161,9 +159,7 @@ def killed_at(moment: int, monkeypatch: pytest.MonkeyPatch, mirror: Mirror) -> b
 
 
 @pytest.mark.parametrize("machine", ["one", "two"])
-def test_a_push_killed_anywhere_leaves_one_whole_state_and_any_machine_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str
-) -> None:
+def test_a_push_killed_anywhere_leaves_one_whole_state_and_any_machine_goes_on(tmp_path, monkeypatch, machine):
     later = {"run.log": b"later", "recipe.yaml": b"", "synthetic.parquet": b"later too"}
     before = {name: RUN[name] for name in SHARED}
     after = {name: data for name, data in (before | later).items() if name != "empty"}
@@ -189,7 +185,7 @@ def test_a_push_killed_anywhere_leaves_one_whole_state_and_any_machine_goes_on(
     assert len(seen) > 8
 
 
-def test_a_push_that_was_cut_off_goes_on(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_that_was_cut_off_goes_on(place, tmp_path, monkeypatch):
     mirror = pushed(place.uri, tmp_path / "one", RUN)
     fill(tmp_path / "one", {"run.log": b"later", "synthetic.parquet": b"later too"})
     before = place.stored().keys()
@@ -204,16 +200,14 @@ def test_a_push_that_was_cut_off_goes_on(place: Place, tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])
-def test_the_second_of_two_writers_stops(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: bool
-) -> None:
+def test_the_second_of_two_writers_stops(place, tmp_path, monkeypatch, meanwhile):
     """Whether the other wrote before the push, or while files were on their way."""
     pushed(place.uri, tmp_path / "start", RUN)
     first, second = (Mirror(place.uri, tmp_path / name) for name in ("first", "second"))
     first.pull()
     second.pull()
 
-    def go_first(*_: object) -> None:
+    def go_first(*_):
         monkeypatch.undo()
         pushed(place.uri, tmp_path / "first", {"run.log": b"first"})
 
@@ -230,7 +224,7 @@ def test_the_second_of_two_writers_stops(
     assert pulled(place.uri, tmp_path / "third")["run.log"] == b"first"
 
 
-def test_what_is_not_as_the_manifest_says_does_not_appear(place: Place, tmp_path: Path) -> None:
+def test_what_is_not_as_the_manifest_says_does_not_appear(place, tmp_path):
     pushed(place.uri, tmp_path / "one", {"run.log": b"right"})
     place.write("run.log", b"wrong")
     with pytest.raises(StorageError, match=r"run\.log in s3://runs/jobs/\w+ is not what its manifest says"):
@@ -242,7 +236,7 @@ def test_what_is_not_as_the_manifest_says_does_not_appear(place: Place, tmp_path
             pulled(place.uri, tmp_path / "two")
 
 
-def test_forgotten_private_files_are_gone_with_what_a_killed_push_left(place: Place, tmp_path: Path) -> None:
+def test_forgotten_private_files_are_gone_with_what_a_killed_push_left(place, tmp_path):
     left = f".next/{'ab' * 32}"
     pushed(place.uri, tmp_path / "one", RUN, private=True)
     for name in (left, "private/teachers/1"):
@@ -258,7 +252,7 @@ def test_forgotten_private_files_are_gone_with_what_a_killed_push_left(place: Pl
     assert b"the cat sat" not in place.everything()
 
 
-def test_files_of_others_are_neither_taken_nor_touched(bucket: Bucket, place: Place, tmp_path: Path) -> None:
+def test_files_of_others_are_neither_taken_nor_touched(bucket, place, tmp_path):
     place.write("data.csv", b"somebody's")
     with pytest.raises(StorageError, match="holds other files"):
         Mirror(place.uri, tmp_path / "one").pull()
@@ -271,7 +265,7 @@ def test_files_of_others_are_neither_taken_nor_touched(bucket: Bucket, place: Pl
     assert content(tmp_path / "mine") == {"notes.txt": b"mine"}
 
 
-def test_scratch_files_stay_and_links_are_refused(place: Place, tmp_path: Path) -> None:
+def test_scratch_files_stay_and_links_are_refused(place, tmp_path):
     extra = {".run.log.123": b"half", "public/warm.tmp": b"half", "private/.part-1": b"half", "private/a": b"a"}
     machine = {"private/features_store": b"a folder of this machine"}
     mirror = pushed(place.uri, tmp_path / "one", {"run.log": b"whole"} | extra | machine, private=True)
@@ -281,7 +275,7 @@ def test_scratch_files_stay_and_links_are_refused(place: Place, tmp_path: Path) 
         mirror.push()
 
 
-def test_a_folder_of_files_is_a_store_too(tmp_path: Path) -> None:
+def test_a_folder_of_files_is_a_store_too(tmp_path):
     store = tmp_path / "nfs" / "run"
     pushed(store.as_uri(), tmp_path / "one", RUN, private=True)
     assert pulled(store.as_uri(), tmp_path / "two", private=True) == RUN
@@ -290,7 +284,7 @@ def test_a_folder_of_files_is_a_store_too(tmp_path: Path) -> None:
     assert mode(store / "model/config.json") == mode(tmp_path / "one" / "model/config.json")
 
 
-def test_errors_name_the_place_and_no_credentials(bucket: Bucket, tmp_path: Path) -> None:
+def test_errors_name_the_place_and_no_credentials(bucket, tmp_path):
     query = bucket.uri("x").partition("?")[2]
     missing = Mirror(f"s3://testing:{SECRET}@nowhere/run?{query}", tmp_path / "one")
     missing.pull()
@@ -309,7 +303,7 @@ def test_errors_name_the_place_and_no_credentials(bucket: Bucket, tmp_path: Path
         assert SECRET not in str(refused.value)
 
 
-def test_a_place_is_one_whatever_its_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_is_one_whatever_its_credentials(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert shown("s3://a:b@bucket/run/?x=1#y") == "s3://bucket/run"
     assert shown("/data/chats.parquet") == "/data/chats.parquet"
@@ -319,7 +313,7 @@ def test_a_place_is_one_whatever_its_credentials(tmp_path: Path, monkeypatch: py
     assert default_folder(same[0]).parent == tmp_path / "rayprivacy" / "runs"
 
 
-def test_a_manifest_never_leads_out_of_the_folder() -> None:
+def test_a_manifest_never_leads_out_of_the_folder():
     entry = {"size": 1, "sha256": "ab" * 32, "mode": 0o644}
     assert Manifest.model_validate({"format": 2, "files": {"a/b": entry}, "loose": ["a/b"]}).files.keys() == {"a/b"}
     refused: list[dict[str, Any]] = [{"files": {"a": entry | {"sha256": "../../secret"}}}, {"format": 1}]

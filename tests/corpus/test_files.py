@@ -15,7 +15,7 @@ from rayprivacy.corpus.public import first_sentences, load_prompts
 from rayprivacy.corpus.settings import CorpusConfig
 
 
-def read(data: str, kind: str):
+def read(data, kind):
     return pa.concat_tables(sources.read_pieces(pa.BufferReader(data.encode()), kind, ["user", "text"])).to_pydict()
 
 

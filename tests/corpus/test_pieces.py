@@ -3,7 +3,6 @@
 import json
 import random
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +33,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
 
 
 @given(st.lists(st.tuples(TEXTS, st.none() | TEXTS), max_size=8), st.integers(0, 3))
-def test_framed_rows_are_what_the_keyed_function_reads(rows: list[tuple[str, str | None]], ahead: int) -> None:
+def test_framed_rows_are_what_the_keyed_function_reads(rows, ahead):
     users, labels = (pa.chunked_array([column], pa.string()) for column in list(zip(*rows, strict=True)) or [(), ()])
     users, labels = users[ahead:], labels[ahead:]  # a slice begins somewhere in its buffers
     found = [digest.hex() for digest in KEY.digests("use", framed([users, marked(labels)]).rows())]
@@ -42,7 +41,7 @@ def test_framed_rows_are_what_the_keyed_function_reads(rows: list[tuple[str, str
     assert found == expected
 
 
-def test_rows_of_one_order_are_told_apart_by_their_labels() -> None:
+def test_rows_of_one_order_are_told_apart_by_their_labels():
     rows = [("a", "t", label) for label in ("y", None, "x", "y", "x")] + [("b", "t", None), ("a", "u", None)]
     users, texts, labels = zip(*rows, strict=True)
     table = pa.table({"user": users, "text": pa.array(texts, pa.large_string()), "topic": labels})
@@ -54,7 +53,7 @@ def test_rows_of_one_order_are_told_apart_by_their_labels() -> None:
 
 @pytest.mark.parametrize("stripes", [1, 2, 3, 7, 40])
 @pytest.mark.parametrize("start", ["", "\ufeff"])
-def test_stretches_of_a_jsonl_file_are_all_of_it(stripes: int, start: str) -> None:
+def test_stretches_of_a_jsonl_file_are_all_of_it(stripes, start):
     texts = [f"zeile {n} \u2028 ä" * (n % 4) for n in range(30)] + ["", "the last"]
     lines = start + "\n".join(json.dumps({"user": str(n), "text": t}, ensure_ascii=False) for n, t in enumerate(texts))
     read: list[str] = []
@@ -65,7 +64,7 @@ def test_stretches_of_a_jsonl_file_are_all_of_it(stripes: int, start: str) -> No
     assert read == texts
 
 
-def test_one_large_file_feeds_many_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_large_file_feeds_many_shares(tmp_path, monkeypatch):
     table = pa.table({"user": [str(n % 9) for n in range(400)], "text": [f"text {n}" for n in range(400)]})
     pq.write_table(table, tmp_path / "all.parquet", row_group_size=20)
     config = CorpusConfig(source=str(tmp_path / "all.parquet"))
@@ -78,13 +77,11 @@ def test_one_large_file_feeds_many_shares(tmp_path: Path, monkeypatch: pytest.Mo
     assert sum(bool(pieces) for pieces in read) > 5
 
 
-def test_rows_without_users_keep_their_names_whatever_a_share_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_without_users_keep_their_names_whatever_a_share_holds(tmp_path, monkeypatch):
     pq.write_table(pa.table({"text": [f"text {n}" for n in range(90)]}), tmp_path / "all.parquet", row_group_size=10)
     config = CorpusConfig(source=str(tmp_path / "all.parquet"), user=None)
 
-    def named() -> dict[str, str]:
+    def named():
         shares = shares_of(config)
         tables = [piece for share in range(shares) for piece in read_share(config, share, shares, check_source(config))]
         return {row["text"]: row["user"] for table in tables for row in table.to_pylist()}
@@ -96,9 +93,7 @@ def test_rows_without_users_keep_their_names_whatever_a_share_holds(
 
 
 @pytest.mark.parametrize("users", [True, False], ids=["users", "no users"])
-def test_places_are_rows_of_files_however_these_are_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users: bool
-) -> None:
+def test_places_are_rows_of_files_however_these_are_cut(tmp_path, monkeypatch, users):
     """Row groups, stretches and pieces are cut by bytes, say, which texts decide; places are not."""
     texts = [f"text {n}" + " long" * (n % 5) for n in range(90)]
     table, every = pa.table({"user": ["ann"] * 90, "text": texts}), {f"0-{n}": texts[n] for n in range(90)}
@@ -119,7 +114,7 @@ def test_places_are_rows_of_files_however_these_are_cut(
             assert {row["user"] for row in rows} == ({"ann"} if users else {f"row 0-{n}" for n in range(90)})
 
 
-def test_places_name_the_file_too(tmp_path: Path) -> None:
+def test_places_name_the_file_too(tmp_path):
     for name in ("b", "a"):
         pq.write_table(
             pa.table({"user": ["ann"] * 2, "text": [f"{name} 0", f"{name} 1"]}), tmp_path / f"{name}.parquet"
@@ -143,7 +138,7 @@ BY_PLACE = {
 }
 
 
-def blocks(rows: int, users: int, count: int, by_place: bool) -> list[pa.Table]:
+def blocks(rows, users, count, by_place):
     draw = random.Random(0)
     drawn = [(f"user-{draw.randrange(users)}", f"text {draw.randrange(rows)}", draw.choice("ab")) for _ in range(rows)]
     tables = [list(zip(*drawn[start::count], strict=True)) for start in range(count)]
@@ -152,7 +147,7 @@ def blocks(rows: int, users: int, count: int, by_place: bool) -> list[pa.Table]:
             for n, block in enumerate(made)]  # fmt: skip
 
 
-def sharded(out: Path, layout: Layout, range_bytes: int, monkeypatch: pytest.MonkeyPatch) -> ShardManifest:
+def sharded(out, layout, range_bytes, monkeypatch):
     """What `shard_corpus` does, without Ray, from marks and stretches of a few rows."""
     monkeypatch.setattr(spill, "MARK_BYTES", 2000)
     monkeypatch.setattr("rayprivacy.corpus.shards.MARK_BYTES", 2000)
@@ -180,15 +175,13 @@ def sharded(out: Path, layout: Layout, range_bytes: int, monkeypatch: pytest.Mon
     return found
 
 
-def _places(table: pa.Table) -> set[tuple[int, str]]:
+def _places(table):
     return set(zip(table["shard"].to_pylist(), table["user"].to_pylist(), strict=True))
 
 
 @pytest.mark.parametrize("by_place", [False, True], ids=["by content", "by place"])
 @pytest.mark.parametrize("unit", LAYOUTS, ids=str)
-def test_the_files_of_a_part_are_its_rows_in_their_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: PrivacyUnit, by_place: bool
-) -> None:
+def test_the_files_of_a_part_are_its_rows_in_their_order(tmp_path, monkeypatch, unit, by_place):
     layout, made = (BY_PLACE if by_place else LAYOUTS)[unit], {}
     for name, size in (("whole", 10**9), ("split", 6000)):
         (tmp_path / name).mkdir()
@@ -208,7 +201,7 @@ def test_the_files_of_a_part_are_its_rows_in_their_order(
     assert add_digests(contents) == add_digests([entry.content for entry in made["whole"].parts])
 
 
-def test_files_that_do_not_follow_each_other_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_do_not_follow_each_other_are_refused(tmp_path, monkeypatch):
     made = sharded(tmp_path, LAYOUTS[PrivacyUnit.USER], 6000, monkeypatch)
     one, other = [entry for entry in made.training_files if entry.part == 0][:2]
     last = pq.read_table(tmp_path / one.file)
@@ -225,9 +218,7 @@ def test_files_that_do_not_follow_each_other_are_refused(tmp_path: Path, monkeyp
     assert user not in str(caught.value)
 
 
-def test_the_first_held_out_users_are_read_and_no_file_behind_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_held_out_users_are_read_and_no_file_behind_them(tmp_path, monkeypatch):
     made = sharded(tmp_path, LAYOUTS[PrivacyUnit.USER], 2000, monkeypatch)
     rows = read_holdout(tmp_path).to_pylist()
     users = list(dict.fromkeys(row["user"] for row in rows))
@@ -240,7 +231,7 @@ def test_the_first_held_out_users_are_read_and_no_file_behind_them(
     assert first_holdout(tmp_path, 1).num_rows
 
 
-def test_ranges_are_of_about_one_size_and_read_what_lies_between() -> None:
+def test_ranges_are_of_about_one_size_and_read_what_lies_between():
     marks = [(0, 3, f"u{n:03d}") for n in range(100)] + [(2, 9, "x")] * 40
     found = cut(range(-1, 3), marks, 10 * spill.MARK_BYTES)
     assert [wanted.part for wanted in found] == [-1, *[0] * 10, 1, 2, 2]
@@ -248,7 +239,7 @@ def test_ranges_are_of_about_one_size_and_read_what_lies_between() -> None:
     assert found[-1] == Range(2, (9, "x"), None), "one user is never cut"
 
 
-def test_a_piece_is_claimed_once_and_offered_again_until_it_is_done(tmp_path: Path) -> None:
+def test_a_piece_is_claimed_once_and_offered_again_until_it_is_done(tmp_path):
     bench = Bench(tmp_path / "bench")
     bench.offer(7)
     slow, quick = bench.take(0, 2), bench.take(1, 2)

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,7 +22,7 @@ JSON = st.recursive(
 )
 
 
-def test_names_of_json_are_its_keys_and_the_constants_of_its_schema() -> None:
+def test_names_of_json_are_its_keys_and_the_constants_of_its_schema():
     assert trees.names(REQUEST) == ["intent", "slots", "artist", "years", "of"]
     assert trees.names(REQUEST, PLAY) == ["intent", "Play", "slots", "artist", "years", "of", "Play"]
     assert trees.names('(Yield (Find "Play"))', PLAY) == ["Yield", "Find"]
@@ -40,7 +39,7 @@ def test_names_of_json_are_its_keys_and_the_constants_of_its_schema() -> None:
 
 
 @given(JSON)
-def test_whatever_is_json_has_no_literal_afterwards(value: object) -> None:
+def test_whatever_is_json_has_no_literal_afterwards(value):
     text = json.dumps([value])
     found = trees.without_literals(text)
     assert found is not None
@@ -49,19 +48,19 @@ def test_whatever_is_json_has_no_literal_afterwards(value: object) -> None:
     assert trees.names(text) == trees.names(found) or len(trees.names(text) or []) == len(trees.names(found) or [])
 
 
-def _leaves(value: object) -> list[object]:
+def _leaves(value):
     if isinstance(value, dict | list):
         return [leaf for part in (value.values() if isinstance(value, dict) else value) for leaf in _leaves(part)]
     return [value]
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"a": }', "[1, 2", "(a", "null", '"a"', "{'a': 1}", "[" * 100_000])
-def test_what_is_no_structure_has_no_names(text: str) -> None:
+def test_what_is_no_structure_has_no_names(text):
     assert trees.names(text) is None
     assert trees.without_literals(text) is None
 
 
-def test_rules_are_read_or_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_rules_are_read_or_refused_in_one_sentence(tmp_path):
     path = tmp_path / "rules"
     with pytest.raises(ConfigError, match=r"parses\.rules is .*cannot be read"):
         read_rules(str(path), "ebnf", "parses.rules")
@@ -77,7 +76,7 @@ def test_rules_are_read_or_refused_in_one_sentence(tmp_path: Path) -> None:
     assert trees.constants_of(schema) == {"a", "b"}
 
 
-def test_a_grammar_is_made_of_rules_and_listed_names_alone() -> None:
+def test_a_grammar_is_made_of_rules_and_listed_names_alone():
     first, second = lispress(["Yield", "?="]), lispress(["Yield", "?=", "Yield", "Create"])
     assert first.splitlines()[:-1] == second.splitlines()[:-1]
     assert second.splitlines()[-1] == 'name ::= "Yield" | "?=" | "Create" | "let" | "do"'
@@ -103,18 +102,18 @@ TREES = st.recursive(
 
 
 @pytest.mark.parametrize("text", REAL)
-def test_real_trees_come_back_to_the_letter(text: str) -> None:
+def test_real_trees_come_back_to_the_letter(text):
     assert trees.written(trees.parse(text)) == text
     assert trees.written(trees.parse(text.replace(" ", "\n  ", 1))) == text
 
 
 @given(TREES)
-def test_every_tree_comes_back(tree: Any) -> None:
+def test_every_tree_comes_back(tree):
     assert trees.parse(trees.written(tree)) == tree
     assert trees.anonymised(trees.anonymised(tree)) == trees.anonymised(tree)
 
 
-def test_functions_are_heads_but_no_types_and_no_variables() -> None:
+def test_functions_are_heads_but_no_types_and_no_variables():
     named = trees.parse('(f x7 (x7 "secret") -3L 2.5 x2 true)')
     assert trees.written(trees.anonymised(named)) == '(f x0 (x0 "_") 0 0 x1 true)'
     assert trees.functions(trees.parse(REAL[1])) == ["Yield", "Execute", "ConfirmAndReturnAction"]
@@ -124,7 +123,7 @@ def test_functions_are_heads_but_no_types_and_no_variables() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Yield", "()", "(a", "(a))", "(a) (b)", 'a "b', '(a "b)', ")(", "(a ())"])
-def test_what_is_no_tree_is_refused_and_not_quoted(text: str) -> None:
+def test_what_is_no_tree_is_refused_and_not_quoted(text):
     assert trees.parsed(text) is None
     with pytest.raises(trees.TreeError) as refused:
         trees.parse(text)
@@ -132,7 +131,7 @@ def test_what_is_no_tree_is_refused_and_not_quoted(text: str) -> None:
     assert "b" not in str(refused.value).replace("list", "").split("or")[0].split()
 
 
-def test_brackets_without_end_stop_nothing() -> None:
+def test_brackets_without_end_stop_nothing():
     assert trees.parsed("(a " * trees.MOST_LEVELS + ")" * trees.MOST_LEVELS) is None
     deep = "(a " * (trees.MOST_LEVELS - 1) + ")" * (trees.MOST_LEVELS - 1)
     assert trees.depth(trees.parse(deep)) == trees.MOST_LEVELS - 1

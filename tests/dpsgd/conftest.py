@@ -1,13 +1,11 @@
 """Two ranks, for all tests of this folder."""
 
-from collections.abc import Iterator
-
 import pytest
 from rank_processes import Ranks
 
 
 @pytest.fixture(scope="session")
-def pair() -> Iterator[Ranks]:
+def pair():
     """Two real processes in one gloo group."""
     ranks = Ranks(2)
     yield ranks

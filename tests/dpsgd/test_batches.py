@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from rayprivacy.dpsgd.batches import Batch, Document, dummy_batch, physical_batc
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.dpsgd.worker import _Worker
-from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import trainable
 
@@ -28,7 +26,7 @@ Units = list[list[Document]]
 
 
 @st.composite
-def _documents(draw: st.DrawFn) -> Document:
+def _documents(draw):
     tokens = draw(st.integers(2, 40))
     ids = np.array(draw(st.lists(st.integers(0, 9), min_size=tokens, max_size=tokens)), dtype=np.int32)
     return Document(ids, draw(st.integers(0, tokens - 1)))
@@ -38,7 +36,7 @@ _units = st.lists(st.lists(_documents(), min_size=1, max_size=4), max_size=12)
 _decays = st.sampled_from([0.0, 0.5, 1.0])
 
 
-def _rows(unit: list[Document], width: int, decay: float = 0.0) -> Rows:
+def _rows(unit, width, decay=0.0):
     """What a unit contributes to a batch, written down one token after the other."""
     targets = [len(document.ids) - max(document.first_target, 1) for document in unit]
     whole = math.fsum((place + 1) ** -decay for count in targets for place in range(count))
@@ -50,18 +48,18 @@ def _rows(unit: list[Document], width: int, decay: float = 0.0) -> Rows:
     return rows
 
 
-def _rows_of(batch: Batch) -> Rows:
+def _rows_of(batch):
     return list(zip(batch.ids.tolist(), batch.weights.tolist(), strict=True))
 
 
-def _units_of(batch: Batch) -> list[Rows]:
+def _units_of(batch):
     """Without the padding rows at the end."""
     rows = _rows_of(batch)
     found = [rows[at : at + batch.rows_per_unit] for at in range(0, len(rows), batch.rows_per_unit)]
     return [unit for unit in found if any(any(weights) for _, weights in unit)]
 
 
-def _same(first: Rows, second: Rows) -> bool:
+def _same(first, second):
     """Whether tokens agree, and weights to the rounding of float32."""
     if [ids for ids, _ in first] != [ids for ids, _ in second]:
         return False
@@ -70,7 +68,7 @@ def _same(first: Rows, second: Rows) -> bool:
 
 
 @given(_units, st.integers(8, 400), _decays)
-def test_batches_hold_every_unit_whole_and_once(units: Units, max_tokens: int, decay: float) -> None:
+def test_batches_hold_every_unit_whole_and_once(units, max_tokens, decay):
     left = list(units)
     for batch in physical_batches(units, max_tokens, PAD, decay):
         for found in _units_of(batch):
@@ -81,7 +79,7 @@ def test_batches_hold_every_unit_whole_and_once(units: Units, max_tokens: int, d
 
 
 @given(_units, st.integers(8, 400), _decays)
-def test_batches_are_rectangles_that_fit(units: Units, max_tokens: int, decay: float) -> None:
+def test_batches_are_rectangles_that_fit(units, max_tokens, decay):
     for batch in physical_batches(units, max_tokens, PAD, decay):
         rows, width = batch.ids.shape
         assert batch.weights.shape == (rows, width)
@@ -101,10 +99,10 @@ def test_batches_are_rectangles_that_fit(units: Units, max_tokens: int, decay: f
 
 
 @given(_units, _units, st.integers(8, 400))
-def test_a_unit_meets_the_same_shape_in_any_company(units: Units, others: Units, max_tokens: int) -> None:
+def test_a_unit_meets_the_same_shape_in_any_company(units, others, max_tokens):
     """Kernels are chosen by shapes, so that another shape would be other last bits of a unit's gradient."""
 
-    def shapes(company: Units) -> dict[str, tuple[int, ...]]:
+    def shapes(company):
         return {
             repr(unit): (*batch.ids.shape, batch.rows_per_unit)
             for batch in physical_batches(company, max_tokens, PAD)
@@ -118,10 +116,10 @@ def test_a_unit_meets_the_same_shape_in_any_company(units: Units, others: Units,
 
 
 @given(_units, _units, st.integers(8, 400), _decays)
-def test_a_unit_has_the_same_weights_in_any_company(units: Units, others: Units, max_tokens: int, decay: float) -> None:
+def test_a_unit_has_the_same_weights_in_any_company(units, others, max_tokens, decay):
     """To the last bit, or else one user would move the gradients of others."""
 
-    def found(company: Units) -> Counter[str]:
+    def found(company):
         batches = physical_batches(company, max_tokens, PAD, decay)
         return Counter(repr(unit) for batch in batches for unit in _units_of(batch))
 
@@ -129,7 +127,7 @@ def test_a_unit_has_the_same_weights_in_any_company(units: Units, others: Units,
 
 
 @pytest.mark.parametrize("microbatches", [None, 2])
-def test_steps_take_the_decay_of_the_recipe(microbatches: int | None) -> None:
+def test_steps_take_the_decay_of_the_recipe(microbatches):
     """On the way from coins to batches, for clipped users and for clipped micro-batches."""
     unit = [Document(np.arange(9, dtype=np.int32), 1), Document(np.arange(5, dtype=np.int32), 2)]
     sampler = PoissonSampler(KEY, "run", 1.0, [Unit(unit_tag(KEY, "user", "one"), tuple(unit))], 2)
@@ -142,7 +140,7 @@ def test_steps_take_the_decay_of_the_recipe(microbatches: int | None) -> None:
     assert _same(sorted(_rows(unit, 16, 0.75)), rows)
 
 
-def test_padding_is_small_and_a_unit_that_is_too_large_is_a_batch_of_its_own() -> None:
+def test_padding_is_small_and_a_unit_that_is_too_large_is_a_batch_of_its_own():
     lengths = np.random.default_rng(0).integers(8, 200, 400).tolist()
     padded, few = (
         physical_batches([[Document(np.arange(length, dtype=np.int32) % 50, 2)] for length in some], most, PAD)
@@ -152,7 +150,7 @@ def test_padding_is_small_and_a_unit_that_is_too_large_is_a_batch_of_its_own() -
     assert [tuple(batch.ids.shape) for batch in few] == [(1, 104), (1, 104), (4, 16), (8, 8)]
 
 
-def test_a_dummy_has_rows_and_no_weight() -> None:
+def test_a_dummy_has_rows_and_no_weight():
     batch = dummy_batch(PAD)
     assert (batch.ids.dtype, batch.weights.dtype, batch.rows_per_unit) == (torch.int64, torch.float32, 1)
     assert batch.ids.tolist() == [[PAD] * 8]
@@ -160,20 +158,20 @@ def test_a_dummy_has_rows_and_no_weight() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "first_target"), [(0, 0), (1, 0), (1, 1), (5, 5), (5, 6), (1, -1), (1, -5)])
-def test_a_document_without_a_target_is_refused(tokens: int, first_target: int) -> None:
+def test_a_document_without_a_target_is_refused(tokens, first_target):
     with pytest.raises(ConfigError, match="no token from first_target on"):
         Document(np.full(tokens, 4321, dtype=np.int32), first_target)
 
 
 @pytest.fixture
-def batch(tiny_backbone: Backbone) -> Batch:
+def batch(tiny_backbone):
     """Three units of two documents, of different lengths, with some context in front."""
     draw = np.random.default_rng(0)
     units = [[Document(draw.integers(0, 400, size=length).astype(np.int32), 4) for length in (9, 14)] for _ in range(3)]
     return physical_batches(units, 128, tiny_backbone.end)[0]
 
 
-def _by_hand(model: Any, batch: Batch) -> torch.Tensor:
+def _by_hand(model, batch):
     logits = model(input_ids=batch.ids, use_cache=False).logits.double().log_softmax(-1)
     found = torch.zeros(len(batch.ids), dtype=torch.float64)
     for row, ids in enumerate(batch.ids.tolist()):
@@ -184,8 +182,8 @@ def _by_hand(model: Any, batch: Batch) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
 def test_losses_are_weighted_likelihoods_of_the_row_alone_and_both_ways_have_the_same_gradients(
-    kind: Any, batch: Batch, tiny_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    kind, batch, tiny_backbone, monkeypatch
+):
     model = trainable(tiny_backbone, AdapterConfig(kind=kind))
     trained, gradients = [each for each in model.parameters() if each.requires_grad], []
     for family in ("llama", "unheard-of"):
@@ -202,9 +200,7 @@ def test_losses_are_weighted_likelihoods_of_the_row_alone_and_both_ways_have_the
     torch.testing.assert_close(low, found, rtol=0.05, atol=0.05)
 
 
-def test_a_frozen_head_meets_one_shape_whoever_is_in_the_batch(
-    batch: Batch, tiny_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frozen_head_meets_one_shape_whoever_is_in_the_batch(batch, tiny_backbone, monkeypatch):
     """How many tokens carry loss depends on everybody, and the shape of a product decides how it is rounded."""
     monkeypatch.setattr(losses, "HEAD_ROWS", 8)
     model = trainable(tiny_backbone, AdapterConfig())

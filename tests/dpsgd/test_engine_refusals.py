@@ -3,7 +3,6 @@ steps without noise read redacted copies alone.
 """
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +26,6 @@ from engine_cases import (
     taken,
     tiny_model,
 )
-from rank_processes import Ranks
 
 from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.keys import Key
@@ -51,20 +49,20 @@ PIECES = (Piece(Fragment("a", 0, 3), 0), Piece(Fragment("b", 0, 2), 4))  # one n
 class Wrapped:
     """A flat tensor of seven numbers, two parameters and three numbers of padding, behind its noisy optimizer."""
 
-    def __init__(self, sizes: dict[str, int] | None = None, scale: float = 1.0) -> None:
+    def __init__(self, sizes=None, scale=1.0):
         self.flat = torch.zeros(7, requires_grad=True)
         self.optimizer = torch.optim.SGD([self.flat], lr=0.0)
         whole = [Partition(self.flat, PIECES)]
         self.noisy = NoisyOptimizer(self.optimizer, whole, sizes or {"a": 3, "b": 2}, False, NOISE, SCHEDULE, scale)
 
-    def step(self, number: int, change: Callable[["Wrapped"], Any] = lambda _: None) -> None:
+    def step(self, number, change=lambda _: None):
         self.flat.grad = torch.arange(7.0)
         with self.noisy.open(number):
             change(self)
             self.optimizer.step()
 
 
-def test_noise_goes_to_its_coordinates_and_padding_stays_zero() -> None:
+def test_noise_goes_to_its_coordinates_and_padding_stays_zero():
     wrapped = Wrapped(scale=3.0)
     wrapped.step(5)
     a, b = (NOISE.noise.normal(5, name, 0, size) for name, size in (("a", 3), ("b", 2)))
@@ -74,7 +72,7 @@ def test_noise_goes_to_its_coordinates_and_padding_stays_zero() -> None:
     torch.testing.assert_close(wrapped.flat.detach(), -gradient / 4.0)
 
 
-def _set(wrapped: Wrapped, gradient: torch.Tensor | None) -> None:
+def _set(wrapped, gradient):
     wrapped.flat.grad = None
     if gradient is not None:
         wrapped.flat.data = torch.zeros_like(gradient)  # as an optimizer does that has changed its partition
@@ -91,12 +89,12 @@ def _set(wrapped: Wrapped, gradient: torch.Tensor | None) -> None:
         (lambda wrapped: wrapped.optimizer.add_param_group({"params": [torch.zeros(2)]}), "not in the noise manifest"),
     ],
 )
-def test_no_step_twice_of_an_unknown_tensor_or_without_whole_gradients(change: Any, said: str) -> None:
+def test_no_step_twice_of_an_unknown_tensor_or_without_whole_gradients(change, said):
     with pytest.raises(ReleaseError, match=said):
         Wrapped().step(0, change)
 
 
-def test_no_step_outside_and_none_left_out() -> None:
+def test_no_step_outside_and_none_left_out():
     wrapped = Wrapped()
     wrapped.flat.grad = torch.ones(7)
     with pytest.raises(ReleaseError, match="no noisy step is open"):
@@ -108,7 +106,7 @@ def test_no_step_outside_and_none_left_out() -> None:
     assert not wrapped.flat.any()
 
 
-def test_a_step_number_is_used_once_even_if_the_step_failed_and_is_one_of_those_charged() -> None:
+def test_a_step_number_is_used_once_even_if_the_step_failed_and_is_one_of_those_charged():
     wrapped = Wrapped()
     with pytest.raises(ZeroDivisionError):
         wrapped.step(3, lambda _: 1 / 0)
@@ -121,13 +119,13 @@ def test_a_step_number_is_used_once_even_if_the_step_failed_and_is_one_of_those_
 
 
 @pytest.mark.parametrize("sizes", [{"a": 3, "b": 3}, {"a": 3}, {"a": 3, "b": 2, "c": 1}])
-def test_a_manifest_that_does_not_fit_is_refused(sizes: dict[str, int]) -> None:
+def test_a_manifest_that_does_not_fit_is_refused(sizes):
     with pytest.raises(ReleaseError):
         Wrapped(sizes)
 
 
 @pytest.mark.parametrize(("std", "batch"), [(-1.0, 4.0), (float("nan"), 4.0), (float("inf"), 4.0), (1.0, 0.0)])
-def test_impossible_noise_is_refused(std: float, batch: float) -> None:
+def test_impossible_noise_is_refused(std, batch):
     with pytest.raises(ReleaseError):
         StepNoise(NOISE.noise, changing((1.0, 1.0, std)), batch)
 
@@ -135,16 +133,16 @@ def test_impossible_noise_is_refused(std: float, batch: float) -> None:
 class Overflowing:
     """Clipped gradients that are infinite: what no optimizer may notice."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model):
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
-    def __call__(self, losses: Any, rows_per_unit: int, live: bool = True) -> Any:
+    def __call__(self, losses, rows_per_unit, live=True):
         losses()
         shape = {each: getattr(each, "ds_shape", each.shape) for each in self.parameters}
         return {each: lambda each=each: torch.full(shape[each], float("inf")) for each in self.parameters}
 
 
-def _overflowed(zero: int, offload: bool) -> float:
+def _overflowed(zero, offload):
     """Share of weights that infinite gradients have reached."""
     model, noise = tiny_model("gpt2"), StepNoise(KeyedNoise(Key.for_tests(), "run"), changing((1.0,) * 10), BATCH)
     engine = ZeroEngine(model, Overflowing(model), noise, Schedule(SGD, 10), losses, zero, offload)
@@ -154,30 +152,30 @@ def _overflowed(zero: int, offload: bool) -> float:
 
 
 @pytest.mark.parametrize(("zero", "offload"), [(1, False), (2, False), (3, False), (2, True), (3, True)])
-def test_infinite_gradients_do_not_skip_a_step(pair: Ranks, zero: int, offload: bool) -> None:
+def test_infinite_gradients_do_not_skip_a_step(pair, zero, offload):
     assert pair.run(_overflowed, zero, offload) == [1.0, 1.0]
 
 
-def _told_to_step(case: Case) -> None:
+def _told_to_step(case):
     engine: Any = made(case)
     engine._take(mine(case, case.splits[0]) if case.zero != 3 else [])
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_deepspeed_cannot_step_by_itself(pair: Ranks, zero: int) -> None:
+def test_deepspeed_cannot_step_by_itself(pair, zero):
     for answer in pair.run(refused, Case("gpt2", zero), _told_to_step):
         assert answer.startswith("ReleaseError: the optimizer was told to step while no noisy step is open")
 
 
 @pytest.mark.parametrize("different", ["key", "last step", "steps", "batch", "nothing"])
-def test_ranks_with_other_noise_do_not_begin(pair: Ranks, different: str) -> None:
+def test_ranks_with_other_noise_do_not_begin(pair, different):
     said = "" if different == "nothing" else "ranks differ in the noise"
     assert all(
         said in answer and bool(answer) is bool(said) for answer in pair.run(refused, different, _replicated_with)
     )
 
 
-def _replicated_with(different: str) -> None:
+def _replicated_with(different):
     flat, other = torch.zeros(5, requires_grad=True), collectives.rank() == 1
     key = Key(bytes([other and different == "key"]) * 32)
     sigmas = (1.0, 1.0, 1.5 if other and different == "last step" else 1.0)
@@ -198,18 +196,18 @@ def _replicated_with(different: str) -> None:
     ],
     ids=["opacus-zero3", "micro-zero3", "offload-zero0", "no-group", "opacus-micro"],
 )
-def test_engines_that_cannot_are_refused(pair: Ranks, case: Case, ranks: int, said: str) -> None:
+def test_engines_that_cannot_are_refused(pair, case, ranks, said):
     assert all(said in answer for answer in (pair.run(refused, case) if ranks == 2 else [refused(case)]))
 
 
-def test_zero_needs_deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zero_needs_deepspeed(monkeypatch):
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     with pytest.raises(ConfigError, match=r'resources\.zero needs .* pip install "rayprivacy\[deepspeed\]"'):
         find_deepspeed(torch.device("cpu"))
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_dummy_batch_and_one_without_finite_losses_add_nothing() -> None:
+def test_a_dummy_batch_and_one_without_finite_losses_add_nothing():
     expected, poisoned = taken(Case("gpt2", splits=((9,),))), made(Case("gpt2"))
     broken = Batch(torch.full((1, 8), 5), torch.full((1, 8), float("nan")), 1)
     poisoned.step(0, [dummy_batch(PAD), broken, *mine(Case("gpt2"), (9,))])
@@ -221,7 +219,7 @@ REDACTED = Case("gpt2", splits=((5, 4), (4, 5), (9, 0)), sigma=1.0, optimizer=AD
 
 
 @engines("plain")
-def test_full_text_in_a_step_without_noise_is_refused(pair: Ranks, zero: int | None, offload: bool) -> None:
+def test_full_text_in_a_step_without_noise_is_refused(pair, zero, offload):
     """Both ranks are, where one alone holds units in that step."""
     case = replace(REDACTED, zero=zero, full=(1, 2, 3))
     told = pair.run(refused, case)
@@ -230,7 +228,7 @@ def test_full_text_in_a_step_without_noise_is_refused(pair: Ranks, zero: int | N
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_one_full_document_among_redacted_ones_is_enough() -> None:
+def test_one_full_document_among_redacted_ones_is_enough():
     full, hidden = (Document(np.array([0, 5, 6], dtype=np.int32), 1, redacted) for redacted in (False, True))
     for units, redacted in (([[hidden], [hidden]], True), ([[full], [hidden]], False), ([[full, hidden]], False)):
         assert [batch.redacted for batch in physical_batches(units, 64, 0)] == [redacted]
@@ -241,9 +239,7 @@ def test_one_full_document_among_redacted_ones_is_enough() -> None:
 
 @pytest.mark.parametrize("half", [False, pytest.param(True, marks=EXHAUSTIVE)])
 @engines("plain", "zero3")
-def test_a_unit_that_is_absent_from_a_noisy_step_moves_it_by_the_norm(
-    pair: Ranks, zero: int | None, offload: bool, half: bool
-) -> None:
+def test_a_unit_that_is_absent_from_a_noisy_step_moves_it_by_the_norm(pair, zero, offload, half):
     """Step 0 reads the redacted copies of all nine, and step 1 the full text of nine or of eight."""
     case = replace(REDACTED, zero=zero, optimizer=SGD, half=half)
     with_it, without = (pair.run(taken, replace(case, splits=((5, 4), (5, held))))[0] for held in (4, 3))
@@ -266,7 +262,7 @@ FULL_TEXT = "step 0 is a redacted one and would read full text"
         (READING, set(), "step 0 is charged and reads redacted text"),
     ],
 )
-def test_a_reading_that_does_not_follow_the_charged_schedule_is_refused(reading: Reading, free: Any, said: str) -> None:
+def test_a_reading_that_does_not_follow_the_charged_schedule_is_refused(reading, free, said):
     READING.check(4, frozenset({0, 2}))
     with pytest.raises(ReleaseError, match=said):
         reading.check(4, frozenset(free))
@@ -282,7 +278,7 @@ PARTS = [
 ]
 
 
-def test_complete_manifests_pass() -> None:
+def test_complete_manifests_pass():
     check_manifest(SIZES, PARTS, replicated=False)
     check_manifest(SIZES, PARTS[::-1], replicated=False)
     check_manifest(SIZES, [WHOLE], replicated=False)
@@ -305,12 +301,12 @@ def test_complete_manifests_pass() -> None:
         ([Fragment("weight", 0, 4), Fragment("head", 0, 1)], "'head', which is not trainable"),
     ],
 )
-def test_what_is_missing_doubled_unknown_or_out_of_range_is_refused(change: list[Fragment], message: str) -> None:
+def test_what_is_missing_doubled_unknown_or_out_of_range_is_refused(change, message):
     with pytest.raises(ReleaseError, match=message):
         check_manifest(SIZES, [*PARTS[:2], change, []], replicated=False)
 
 
-def test_replicated_ranks_hold_everything_each_and_others_nothing_twice() -> None:
+def test_replicated_ranks_hold_everything_each_and_others_nothing_twice():
     for ranks in (PARTS, [WHOLE, WHOLE[:1]], [WHOLE, WHOLE * 2], [WHOLE, []], [[], []]):
         with pytest.raises(ReleaseError, match="parameter"):
             check_manifest(SIZES, ranks, replicated=True)
@@ -319,7 +315,7 @@ def test_replicated_ranks_hold_everything_each_and_others_nothing_twice() -> Non
             check_manifest(SIZES, ranks, replicated)
 
 
-def test_the_fragments_of_a_good_manifest_make_up_the_whole_noise() -> None:
+def test_the_fragments_of_a_good_manifest_make_up_the_whole_noise():
     noise = KeyedNoise(Key.for_tests(), "run")
     for name, size in SIZES.items():
         vector = torch.zeros(size)

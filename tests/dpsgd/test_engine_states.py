@@ -4,13 +4,11 @@ import functools
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from engine_cases import ADAM, ENGINES, EXHAUSTIVE, OFFLOADED, SGD, Case, apart, equal, refused, some, taken
-from rank_processes import Ranks
 from safetensors.torch import load_file
 
 from rayprivacy.core.errors import ReleaseError
@@ -30,7 +28,7 @@ Weights = dict[str, np.ndarray]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def _case(engine: str, steps: str, kind: str = "adamw") -> Case:
+def _case(engine, steps, kind="adamw"):
     """By two ranks, or by one that is `alone`."""
     splits = SPLITS[STEPS[steps]]
     if engine == "alone":
@@ -39,7 +37,7 @@ def _case(engine: str, steps: str, kind: str = "adamw") -> Case:
     return Case("gpt2", *chosen, splits, sigma=1.0, first=2 * (steps == "last"), **KINDS[kind])
 
 
-def _taken(pair: Ranks, case: Case) -> Weights:
+def _taken(pair, case):
     if len(case.splits[0]) == 1:
         return taken(case)
     first, second = pair.run(taken, case)
@@ -48,7 +46,7 @@ def _taken(pair: Ranks, case: Case) -> Weights:
 
 
 @functools.cache
-def _undisturbed(kind: str) -> Weights:
+def _undisturbed(kind):
     return taken(_case("alone", "all", kind))
 
 
@@ -63,9 +61,7 @@ BY_DAY = [("plain", "plain", "adamw"), ("zero1", "zero1", "adamw"), *RUNS[10:15]
 
 
 @pytest.mark.parametrize(("saved", "loaded", "kind"), some(RUNS, *BY_DAY))
-def test_a_run_goes_on_with_other_ranks_and_another_stage(
-    pair: Ranks, tmp_path: Path, saved: str, loaded: str, kind: str
-) -> None:
+def test_a_run_goes_on_with_other_ranks_and_another_stage(pair, tmp_path, saved, loaded, kind):
     if saved == loaded:
         after = _taken(pair, _case(saved, "all", kind))
     else:
@@ -74,21 +70,21 @@ def test_a_run_goes_on_with_other_ranks_and_another_stage(
     assert apart(after, _undisturbed(kind)) < 1e-4
 
 
-def test_correlated_noise_is_not_independent_and_not_on_the_disk(tmp_path: Path) -> None:
+def test_correlated_noise_is_not_independent_and_not_on_the_disk(tmp_path):
     assert apart(_undisturbed("correlated"), _undisturbed("momentum")) > 1e-4
     taken(replace(_case("alone", "first", "correlated"), save_at=tmp_path))
     kinds = {name.partition(":")[0] for file in tmp_path.glob("*.safetensors") for name in load_file(file)}
     assert kinds == {"weight", "momentum_buffer"}
 
 
-def test_a_state_before_the_first_step_is_a_state(pair: Ranks, tmp_path: Path) -> None:
+def test_a_state_before_the_first_step_is_a_state(pair, tmp_path):
     pair.run(taken, Case("gpt2", 3, splits=(), save_at=tmp_path, optimizer=ADAM))
     after = taken(Case("gpt2", splits=((9,),), load_from=tmp_path, optimizer=ADAM, seeds=(1,)))
     assert equal(after, taken(Case("gpt2", splits=((9,),), optimizer=ADAM)))
 
 
 @pytest.fixture(scope="module")
-def whole(pair: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(pair, tmp_path_factory):
     """A state of two ranks, and `later`, one of the same run."""
     folder = tmp_path_factory.mktemp("states")
     for name, steps in (("state", "first"), ("later", "all")):
@@ -97,7 +93,7 @@ def whole(pair: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "state"
 
 
-def test_states_are_split_private_and_say_what_they_hold(whole: Path) -> None:
+def test_states_are_split_private_and_say_what_they_hold(whole):
     facts = read_json(whole / "state.json")
     assert (facts["steps"], facts["updates"], facts["kinds"]) == (2, 2.0, ["exp_avg", "exp_avg_sq"])
     files = list(whole.glob("*.safetensors"))
@@ -126,7 +122,7 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes] | None]] = {  # a file, a
         *(pytest.param(how, "zero2", marks=EXHAUSTIVE) for how in DAMAGES if how != "one bit is wrong"),
     ],
 )
-def test_a_damaged_state_is_refused(whole: Path, tmp_path: Path, pair: Ranks, how: str, engine: str) -> None:
+def test_a_damaged_state_is_refused(whole, tmp_path, pair, how, engine):
     folder = shutil.copytree(whole, tmp_path / "damaged")
     name, change = DAMAGES[how]
     if how == "one file is of another save":
@@ -141,7 +137,7 @@ def test_a_damaged_state_is_refused(whole: Path, tmp_path: Path, pair: Ranks, ho
         assert "missing or damaged: load another saved state." in answer
 
 
-def test_a_state_of_another_model_optimizer_or_step_is_refused(whole: Path) -> None:
+def test_a_state_of_another_model_optimizer_or_step_is_refused(whole):
     case = replace(_case("alone", "last"), load_from=whole)
     assert "is of other parameters" in refused(replace(case, kind="llama"))
     assert "is of AdamW, not of SGD" in refused(replace(case, optimizer=MOMENTUM))
@@ -149,12 +145,12 @@ def test_a_state_of_another_model_optimizer_or_step_is_refused(whole: Path) -> N
     assert not refused(case)
 
 
-def _save(folder: Path, steps: int) -> None:
+def _save(folder, steps):
     (checkpoints.scratch(folder) / "rank.bin").write_text(str(steps))
     checkpoints.publish(folder, steps, f"head-{steps}", "digest of a corpus")
 
 
-def test_the_newest_whole_state_is_found_and_the_older_one_deleted(tmp_path: Path) -> None:
+def test_the_newest_whole_state_is_found_and_the_older_one_deleted(tmp_path):
     assert checkpoints.latest(tmp_path, "digest of a corpus") == (0, None)
     assert checkpoints.ledger_head(None) is None
     for steps in (9, 10, 100, 100):  # the same steps may be saved again
@@ -171,7 +167,7 @@ def test_the_newest_whole_state_is_found_and_the_older_one_deleted(tmp_path: Pat
     assert checkpoints.latest(tmp_path, "digest of a corpus")[0] == 100
 
 
-def test_a_state_of_another_corpus_is_refused(tmp_path: Path) -> None:
+def test_a_state_of_another_corpus_is_refused(tmp_path):
     _save(tmp_path, 5)
     with pytest.raises(ReleaseError, match="was computed from another corpus"):
         checkpoints.latest(tmp_path, "digest of another corpus")

@@ -68,21 +68,21 @@ ALONE = [*((kind, False) for kind in KINDS), *((kind, True) for kind in ("gpt2",
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(("kind", "micro"), ALONE)
-def test_one_rank_in_plain_pytorch(kind: str, micro: bool) -> None:
+def test_one_rank_in_plain_pytorch(kind, micro):
     for tokens in (128, 16 if micro else 24):
         case = biting(Case(kind, splits=((4 if micro else 9,),), tokens=(tokens,), micro=micro))
         assert wrong(case, taken(case)) < 1e-5
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_one_rank_with_a_scale_for_each_layer() -> None:
+def test_one_rank_with_a_scale_for_each_layer():
     case = biting(Case("gpt2", splits=((9,),), scales=scales()))
     assert wrong(case, taken(case)) < 1e-5
     assert wrong(replace(case, scales=()), taken(case)) > 1e-2
 
 
 @pytest.mark.parametrize(("engine", "kind", "way"), some(MATRIX, *BY_DAY))
-def test_two_ranks_agree_with_the_exact_sum(pair: Ranks, engine: str, kind: str, way: str) -> None:
+def test_two_ranks_agree_with_the_exact_sum(pair, engine, kind, way):
     case = biting(Case(kind, *EVERY[engine], **FEW[way]))
     first, second = pair.run(taken, case)
     assert wrong(case, first) < (0.05 if case.half else 1e-5)
@@ -91,7 +91,7 @@ def test_two_ranks_agree_with_the_exact_sum(pair: Ranks, engine: str, kind: str,
 
 @EXHAUSTIVE
 @pytest.mark.parametrize("split", [(9,), (4, 3, 2)], ids=["one", "three"])
-def test_other_numbers_of_ranks(split: tuple[int, ...]) -> None:
+def test_other_numbers_of_ranks(split):
     ranks, count = Ranks(len(split)), len(split)
     try:
         for engine in list(EVERY.values())[1:]:
@@ -103,10 +103,10 @@ def test_other_numbers_of_ranks(split: tuple[int, ...]) -> None:
         ranks.close()
 
 
-def _taken_with_small_pieces_of_the_head(case: Case) -> dict[str, np.ndarray]:
+def _taken_with_small_pieces_of_the_head(case):
     """With the loss of real runs, whose frozen head takes a fixed number of tokens at a time, here four."""
 
-    def own(model: Any, batch: Any, half: bool = False) -> torch.Tensor:
+    def own(model, batch, half=False):
         return losses.row_losses(model, batch, half)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -116,13 +116,13 @@ def _taken_with_small_pieces_of_the_head(case: Case) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("first", some([8, 0], 0))
-def test_ranks_that_share_parameters_use_a_frozen_head_equally_often(pair: Ranks, first: int) -> None:
+def test_ranks_that_share_parameters_use_a_frozen_head_equally_often(pair, first):
     case = biting(Case("llama_lora", zero=3, splits=((first, 9 - first),)))
     for after in pair.run(_taken_with_small_pieces_of_the_head, case):
         assert wrong(case, after) < 1e-5
 
 
-def test_the_cases_are_as_uneven_as_they_are_meant_to_be() -> None:
+def test_the_cases_are_as_uneven_as_they_are_meant_to_be():
     case = biting(Case("gpt2"))
     assert wrong(replace(case, norm=1.2 * case.norm), taken(case)) > 1e-2
     few, many = (len(mine(Case("gpt2", tokens=(tokens,)), (9,))) for tokens in (128, 24))
@@ -132,13 +132,13 @@ def test_the_cases_are_as_uneven_as_they_are_meant_to_be() -> None:
 
 
 @engines("plain", "zero3")
-def test_ranks_begin_with_the_weights_of_the_first(pair: Ranks, zero: int | None, offload: bool) -> None:
+def test_ranks_begin_with_the_weights_of_the_first(pair, zero, offload):
     for after in pair.run(taken, Case("gpt2", zero, splits=((0, 0),), seeds=(0, 1))):
         assert equal(after, before("gpt2"))
 
 
 @pytest.mark.parametrize("zero", some((None, 3, 2), None, 3))
-def test_a_model_in_bfloat16_has_weights_in_float32(pair: Ranks, zero: int | None) -> None:
+def test_a_model_in_bfloat16_has_weights_in_float32(pair, zero):
     slow = SGD.model_copy(update={"learning_rate": 1e-4})  # steps that bfloat16 would round away
     after = pair.run(taken, Case("gpt2", zero, norm=0.5, half=True, optimizer=slow))[0]
     assert all(weights.dtype == np.float32 for weights in after.values())

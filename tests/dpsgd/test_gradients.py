@@ -2,17 +2,16 @@
 
 import math
 from functools import partial
-from typing import Any
 
 import engine_cases
 import pytest
 import torch
 from engine_cases import KINDS, VOCABULARY, clipped_sum, lengths_of, losses, unit_gradients
-from torch import Tensor, nn
+from torch import nn
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.batches import Batch
-from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, ClippingKind, Lazy, OpacusGradients
+from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, ClippingKind, OpacusGradients
 from rayprivacy.dpsgd.optimizer import Schedule, make_optimizer
 from rayprivacy.dpsgd.settings import OptimizerConfig
 
@@ -22,7 +21,7 @@ EACH = pytest.mark.parametrize("kind", CLIPPINGS)
 UNTIED = ("gpt2_untied", "llama_untied", "gpt2_lora")
 
 
-def tiny_model(kind: str) -> Any:
+def tiny_model(kind):
     """One of the models of engines, with weights all of which matter: no zero biases, and no gains of 1."""
     with torch.random.fork_rng(devices=[]):
         model = engine_cases.tiny_model(kind, seed=11)
@@ -31,7 +30,7 @@ def tiny_model(kind: str) -> Any:
     return model
 
 
-def _batch(rows_per_unit: int = 1) -> Batch:
+def _batch(rows_per_unit=1):
     """Rows of several lengths with repeated tokens, whose units' weights sum to 1."""
     random = torch.Generator().manual_seed(5)
     ids = torch.randint(1, VOCABULARY - 1, (ROWS, TOKENS), generator=random)
@@ -44,17 +43,17 @@ def _batch(rows_per_unit: int = 1) -> Batch:
     return Batch(ids.where(held, engine_cases.PAD), weights, rows_per_unit)
 
 
-def _units(batch: Batch) -> list[Batch]:
+def _units(batch):
     parts = (each.split(batch.rows_per_unit) for each in (batch.ids, batch.weights))
     return [Batch(ids, weights, batch.rows_per_unit) for ids, weights in zip(*parts, strict=True)]
 
 
-def _sums(model: nn.Module, lazy: Lazy) -> dict[str, Tensor]:
+def _sums(model, lazy):
     names = {parameter: name for name, parameter in model.named_parameters()}
     return {names[parameter]: value() for parameter, value in lazy.items()}
 
 
-def _assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-5) -> None:
+def _assert_close(found, expected, tolerance=1e-5):
     assert found.keys() == expected.keys()
     whole = torch.stack([part.norm() for part in expected.values()]).norm()
     for name, part in expected.items():
@@ -76,7 +75,7 @@ def _assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], toleran
         *((kind, clipping, 3, OpacusGradients) for kind in UNTIED for clipping in CLIPPINGS),
     ],
 )
-def test_clipping_is_its_definition(kind: str, clipping: ClippingKind, rows_per_unit: int, make: Any) -> None:
+def test_clipping_is_its_definition(kind, clipping, rows_per_unit, make):
     model, batch = tiny_model(kind), _batch(rows_per_unit)
     units = unit_gradients(model, _units(batch))
     rule = Clipping(lengths_of(units).median().item(), clipping)
@@ -84,7 +83,7 @@ def test_clipping_is_its_definition(kind: str, clipping: ClippingKind, rows_per_
     _assert_close(_sums(model, found), clipped_sum(units, rule))
 
 
-def test_a_tied_weight_is_more_than_its_uses() -> None:
+def test_a_tied_weight_is_more_than_its_uses():
     """The test above would pass for a batch whose uses of the tied weight have nothing in common; this one has much."""
     model, other, batches = tiny_model("llama"), tiny_model("llama_untied"), _units(_batch())
     other.load_state_dict(model.state_dict())
@@ -95,7 +94,7 @@ def test_a_tied_weight_is_more_than_its_uses() -> None:
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama_lora"])
-def test_activation_checkpointing_changes_nothing(kind: str) -> None:
+def test_activation_checkpointing_changes_nothing(kind):
     model, batch = tiny_model(kind), _batch()
     keeping = BookKeeping(model, Clipping(0.5))
     plain = _sums(model, keeping(lambda: losses(model, batch), 1))
@@ -106,7 +105,7 @@ def test_activation_checkpointing_changes_nothing(kind: str) -> None:
     _assert_close(again, {name: value.double() for name, value in plain.items()}, 1e-6)
 
 
-def test_bfloat16_autocast_sums_in_float32_and_stays_below_the_norm() -> None:
+def test_bfloat16_autocast_sums_in_float32_and_stays_below_the_norm():
     model, batch = tiny_model("gpt2"), _batch()
     units = unit_gradients(model, _units(batch))
     clipping = Clipping(0.5 * lengths_of(units).min().item(), low_precision=True)
@@ -119,7 +118,7 @@ def test_bfloat16_autocast_sums_in_float32_and_stays_below_the_norm() -> None:
         assert torch.stack([part.norm() for part in parts]).norm() <= clipping.norm
 
 
-def test_gradient_hooks_and_grad_fields_stay_untouched_and_every_sum_is_handed_out_once() -> None:
+def test_gradient_hooks_and_grad_fields_stay_untouched_and_every_sum_is_handed_out_once():
     model, batch = tiny_model("gpt2"), _batch()
     fired: list[str] = []
     for name, parameter in model.named_parameters():
@@ -137,7 +136,7 @@ MAKERS = [("gpt2", BookKeeping), ("gpt2_untied", OpacusGradients)]
 
 
 @pytest.mark.parametrize(("kind", "make"), MAKERS)
-def test_a_dummy_batch_contributes_zeros_of_the_right_shape(kind: str, make: Any) -> None:
+def test_a_dummy_batch_contributes_zeros_of_the_right_shape(kind, make):
     model, batch = tiny_model(kind), _batch()
     gradients = make(model, Clipping(1.0))
     lazy = gradients(lambda: losses(model, batch), 1, live=False)
@@ -146,7 +145,7 @@ def test_a_dummy_batch_contributes_zeros_of_the_right_shape(kind: str, make: Any
 
 
 @pytest.mark.parametrize(("kind", "make"), MAKERS)
-def test_a_row_of_nan_contributes_nothing(kind: str, make: Any) -> None:
+def test_a_row_of_nan_contributes_nothing(kind, make):
     model, batch = tiny_model(kind), _batch()
     units = unit_gradients(model, _units(batch))
     factors = torch.ones(ROWS)
@@ -159,7 +158,7 @@ def test_a_row_of_nan_contributes_nothing(kind: str, make: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "make"), MAKERS)
-def test_losses_must_be_one_per_row_of_complete_units_that_share_nothing(kind: str, make: Any) -> None:
+def test_losses_must_be_one_per_row_of_complete_units_that_share_nothing(kind, make):
     model, batch = tiny_model(kind), _batch()
     gradients = make(model, Clipping(1.0))
     shared = lambda: model(batch.ids).logits.sum((1, 2))  # noqa: E731 - position_ids of all rows alike
@@ -173,19 +172,19 @@ def test_losses_must_be_one_per_row_of_complete_units_that_share_nothing(kind: s
             gradients(own, rows)
 
 
-def test_tied_weights_and_layers_with_buffers_are_refused_by_opacus() -> None:
+def test_tied_weights_and_layers_with_buffers_are_refused_by_opacus():
     with pytest.raises(ConfigError, match="Embedding, Linear is tied"):
         OpacusGradients(tiny_model("gpt2"), Clipping(1.0))
     with pytest.raises(ConfigError, match="buffers"):
         OpacusGradients(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), Clipping(1.0))
 
 
-def test_neither_the_mode_of_the_model_nor_a_pass_of_others_makes_a_difference_to_opacus() -> None:
+def test_neither_the_mode_of_the_model_nor_a_pass_of_others_makes_a_difference_to_opacus():
     """It records in training mode alone; models that train here are in the other one."""
     model, batch = tiny_model("gpt2_untied"), _batch()
     gradients = OpacusGradients(model, Clipping(0.5))
 
-    def found() -> Tensor:
+    def found():
         return torch.cat([value().flatten() for value in gradients(lambda: losses(model, batch), 1).values()])
 
     expected = found()
@@ -197,7 +196,7 @@ def test_neither_the_mode_of_the_model_nor_a_pass_of_others_makes_a_difference_t
     assert torch.equal(found(), expected)
 
 
-def _lengths(squared: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor:
+def _lengths(squared, coefficients):
     """Norms of clipped gradients whose parts have these squared norms."""
     columns = coefficients if coefficients.dim() == 2 else coefficients[:, None]
     return (squared.double() * columns.double().square()).sum(1).sqrt()
@@ -211,12 +210,12 @@ def _lengths(squared: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor:
         ("automatic", [[9.0, 16.0], [1e-8, 0.0]], [2 / 5.01, 2 / (1e-4 + 0.01)]),
     ],
 )
-def test_coefficients_are_the_definition_of_each_kind(kind: ClippingKind, squared: Any, expected: Any) -> None:
+def test_coefficients_are_the_definition_of_each_kind(kind, squared, expected):
     torch.testing.assert_close(Clipping(2.0, kind).coefficients(torch.tensor(squared)), torch.tensor(expected))
 
 
 @EACH
-def test_no_gradient_is_left_longer_than_the_norm(kind: ClippingKind) -> None:
+def test_no_gradient_is_left_longer_than_the_norm(kind):
     squared = 10.0 ** (torch.rand(2000, 7, generator=torch.Generator().manual_seed(0)) * 40 - 20)
     lengths = _lengths(squared, Clipping(0.7, kind).coefficients(squared))
     assert 0.69 < lengths.max() <= 0.7  # a norm that is never reached would waste noise
@@ -224,14 +223,14 @@ def test_no_gradient_is_left_longer_than_the_norm(kind: ClippingKind) -> None:
 
 @EACH
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_unit_that_is_not_finite_in_one_parameter_is_out_of_all(kind: ClippingKind, bad: float) -> None:
+def test_a_unit_that_is_not_finite_in_one_parameter_is_out_of_all(kind, bad):
     found = Clipping(1.0, kind).coefficients(torch.tensor([[1.0, 4.0], [bad, 4.0], [1.0, bad]]))
     assert found[0].all()
     assert not found[1:].any()
 
 
 @EACH
-def test_low_precision_aims_one_percent_lower(kind: ClippingKind) -> None:
+def test_low_precision_aims_one_percent_lower(kind):
     squared = torch.tensor([[100.0, 400.0], [1e6, 1.0]])
     usual, lower = (_lengths(squared, Clipping(1.0, kind, low).coefficients(squared)) for low in (False, True))
     torch.testing.assert_close(lower / usual, torch.full((2,), 0.99, dtype=torch.float64), rtol=1e-2, atol=0)
@@ -245,17 +244,17 @@ def test_low_precision_aims_one_percent_lower(kind: ClippingKind) -> None:
         ((1.0, "median"), "use 'flat', 'per_layer' or 'automatic'"),
     ],
 )
-def test_what_bounds_nothing_is_refused(given: Any, said: str) -> None:
+def test_what_bounds_nothing_is_refused(given, said):
     with pytest.raises(ConfigError, match=said):
         Clipping(*given)
 
 
-def _rates(steps: int, kind: Any) -> list[float]:
+def _rates(steps, kind):
     schedule = Schedule(OptimizerConfig(learning_rate=2.0, schedule=kind), steps)
     return [schedule.rate(step) for step in range(steps)]
 
 
-def test_rates_stay_or_fall_to_zero_one_step_after_the_last() -> None:
+def test_rates_stay_or_fall_to_zero_one_step_after_the_last():
     assert _rates(4, "constant") == [2.0] * 4
     assert _rates(4, "linear") == [2.0, 1.5, 1.0, 0.5]
     rates = _rates(10, "cosine")
@@ -266,7 +265,7 @@ def test_rates_stay_or_fall_to_zero_one_step_after_the_last() -> None:
         Schedule(OptimizerConfig(), 10)
 
 
-def test_optimizers_are_those_of_torch() -> None:
+def test_optimizers_are_those_of_torch():
     shape = {"learning_rate": 0.1, "momentum": 0.5, "weight_decay": 1.0}
     sgd = make_optimizer(OptimizerConfig(kind="sgd", **shape), [torch.zeros(1)])
     assert (type(sgd), sgd.defaults["momentum"], sgd.defaults["weight_decay"]) == (torch.optim.SGD, 0.5, 1.0)

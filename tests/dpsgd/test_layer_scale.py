@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from engine_cases import PAD, Case, engines, equal, losses, made, moved, refused, scales, some, taken, tiny_model, units
-from rank_processes import Ranks
 from scipy import stats
 
 from rayprivacy.core.errors import ConfigError, ReleaseError
@@ -25,18 +24,18 @@ NORM, SIGMA = 2.0, 0.7
 KINDS: tuple[ClippingKind, ...] = ("flat", "per_layer", "automatic")
 
 
-def _alone(**more: Any) -> Case:
+def _alone(**more):
     """Without users, noise is all."""
     return replace(Case("gpt2", splits=((0, 0),), norm=NORM, sigma=SIGMA, scales=scales()), **more)
 
 
-def _fits(noise: np.ndarray, std: float) -> bool:
+def _fits(noise, std):
     square = float((noise**2).sum()) / std**2
     return bool(2 * min(stats.chi2.cdf(square, noise.size), stats.chi2.sf(square, noise.size)) > 1e-6)
 
 
 @engines("plain", "zero2", "zero3")
-def test_the_noise_of_each_layer_has_its_own_scale(pair: Ranks, zero: int | None, offload: bool) -> None:
+def test_the_noise_of_each_layer_has_its_own_scale(pair, zero, offload):
     """By layer, on two ranks, and rejected where it is 30% off."""
     first, second = (moved("gpt2", after) for after in pair.run(taken, _alone(zero=zero)))
     assert equal(first, second)
@@ -52,7 +51,7 @@ def test_the_noise_of_each_layer_has_its_own_scale(pair: Ranks, zero: int | None
 
 
 @pytest.mark.parametrize(("zero", "step"), some([(None, 0), (None, 1), (2, 0), (2, 1)], (None, 0), (2, 1)))
-def test_with_micro_batches_it_is_of_2c_and_of_the_level_of_its_step(pair: Ranks, zero: int | None, step: int) -> None:
+def test_with_micro_batches_it_is_of_2c_and_of_the_level_of_its_step(pair, zero, step):
     """All three parts of eDP-SGD at once: noise of z_t 2C alpha_k / N on the mean over micro-batches."""
     found = moved("gpt2", pair.run(taken, _alone(zero=zero, micro=True, first=step))[0])  # times N
     noise = np.concatenate([found[name].ravel() / scale for name, scale in scales()])
@@ -64,7 +63,7 @@ def test_with_micro_batches_it_is_of_2c_and_of_the_level_of_its_step(pair: Ranks
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("micro", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_unit_is_longer_than_the_norm_after_the_division(kind: ClippingKind, micro: bool) -> None:
+def test_no_unit_is_longer_than_the_norm_after_the_division(kind, micro):
     model, alphas = tiny_model("gpt2"), [scale for _, scale in scales()]
     make = MicroBatchGradients if micro else BookKeeping
     gradients: Any = make(model, Clipping(NORM, kind, scales=tuple(alphas)))
@@ -73,7 +72,7 @@ def test_no_unit_is_longer_than_the_norm_after_the_division(kind: ClippingKind, 
         for factor in (1e-9, 1.0, -30.0, 1e9):
             (batch,) = packed([unit], 10_000, PAD)
 
-            def scaled(batch: Any = batch, factor: float = factor) -> Any:
+            def scaled(batch=batch, factor=factor):
                 values = losses(model, batch) * factor
                 return iter([values.sum()]) if micro else values
 
@@ -85,7 +84,7 @@ def test_no_unit_is_longer_than_the_norm_after_the_division(kind: ClippingKind, 
     assert largest < NORM  # un-scaled it is shorter, since no scale is above 1
 
 
-def test_scales_of_public_gradients_reach_every_matrix_of_lora() -> None:
+def test_scales_of_public_gradients_reach_every_matrix_of_lora():
     model = tiny_model("llama_lora")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -100,7 +99,7 @@ def test_scales_of_public_gradients_reach_every_matrix_of_lora() -> None:
     assert found == scales_of_gradients(model, packed(units(), 200, PAD), losses)
 
 
-def test_scales_of_weights_are_their_norms() -> None:
+def test_scales_of_weights_are_their_norms():
     found, named = scales_of_weights(tiny_model("gpt2")), dict(tiny_model("gpt2").named_parameters())
     most = max(float(parameter.norm()) for parameter in named.values())
     for name, scale in found.items():
@@ -109,7 +108,7 @@ def test_scales_of_weights_are_their_norms() -> None:
         scales_of_weights(torch.nn.Linear(2, 2).requires_grad_(False))
 
 
-def test_what_has_no_scale_or_a_bad_one_is_refused() -> None:
+def test_what_has_no_scale_or_a_bad_one_is_refused():
     mechanism, noise = NoisySteps(0.5, 1.0, 1.0, 10), KeyedNoise(Key.for_tests(), "run")
     for bad in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ReleaseError, match="is not positive and finite"):
@@ -120,5 +119,5 @@ def test_what_has_no_scale_or_a_bad_one_is_refused() -> None:
     assert made(_alone())
 
 
-def test_ranks_that_differ_in_their_scales_are_refused(pair: Ranks) -> None:
+def test_ranks_that_differ_in_their_scales_are_refused(pair):
     assert all("ranks differ in the noise" in each for each in pair.run(refused, _alone(differ=True)))

@@ -5,7 +5,6 @@ benchmarks/results/scaling.md states.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +32,7 @@ WORDS = "the cat sat on my mat and you like soup with bread today so we go home 
 Weights = dict[str, np.ndarray]
 
 
-def trained(job: Job, folder: Path) -> tuple[list[set[bytes]], Weights, Weights]:
+def trained(job, folder):
     """All steps with the units of this rank: those that it sampled in each, and the weights before and after."""
     rank = Rank(collectives.rank(), collectives.world(), collectives.world())
     own = folder / f"rank-{rank.number}-of-{rank.world}"
@@ -51,12 +50,12 @@ def trained(job: Job, folder: Path) -> tuple[list[set[bytes]], Weights, Weights]
     return seen, before, _weights(training)
 
 
-def _weights(training: Training) -> Weights:
+def _weights(training):
     return {name: tensor.detach().numpy().copy() for name, tensor in training.engine.state_dict().items()}
 
 
 @pytest.fixture
-def job(tmp_path: Path, tiny_base: Path) -> Job:
+def job(tmp_path, tiny_base):
     """64 part files of 3 users each, without a ledger."""
     create_key(tmp_path / "key")
     (tmp_path / "shards").mkdir()
@@ -82,13 +81,13 @@ def job(tmp_path: Path, tiny_base: Path) -> Job:
     )
 
 
-def _text(user: int, record: int) -> str:
+def _text(user, record):
     return " ".join(WORDS[(user * 7 + record * 3 + at) % len(WORDS)] for at in range(5 + user % 7))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("workers", [2, 8])
-def test_any_number_of_workers_trains_the_same_model(job: Job, tmp_path: Path, workers: int, one_thread: None) -> None:
+def test_any_number_of_workers_trains_the_same_model(job, tmp_path, workers, one_thread):
     seen, start, alone = trained(job, tmp_path)
     ranks = Ranks(workers)
     try:
@@ -109,5 +108,5 @@ def test_any_number_of_workers_trains_the_same_model(job: Job, tmp_path: Path, w
     assert gap < TOLERANCE * way
 
 
-def _distance(one: Weights, other: Weights) -> float:
+def _distance(one, other):
     return float(np.sqrt(sum(((one[name].astype(float) - other[name]) ** 2).sum() for name in one)))

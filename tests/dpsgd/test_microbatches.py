@@ -8,30 +8,30 @@ import pytest
 import torch
 from engine_cases import some
 from scipy import stats
-from torch import Tensor, nn
+from torch import nn
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
-from rayprivacy.dpsgd.batches import Batch, Document
-from rayprivacy.dpsgd.clipping import Clipping, ClippingKind, MicroBatchGradients, mean_losses, micro_batches
+from rayprivacy.dpsgd.batches import Document
+from rayprivacy.dpsgd.clipping import Clipping, MicroBatchGradients, mean_losses, micro_batches
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 
 KEY, PARTS, OF_PART, NORM, WIDTH = Key.for_tests(), 4, 3, 0.7, 8
 POWERS = range(-9, 10)
 
 
-def _unit(user: int, tokens: tuple[int, ...] = (), more: tuple[int, ...] = ()) -> Unit:
+def _unit(user, tokens=(), more=()):
     """A user of one text that begins with its number, or of the given tokens; its part depends on its number."""
     texts = [np.array([0, *(tokens or (user,))], dtype=np.int32), np.array([0, *more], dtype=np.int32)]
     documents = tuple(Document(text, 1) for text in texts[: 1 + bool(more)])
     return Unit(unit_tag(KEY, "user", user), documents, part=7 * user % PARTS)
 
 
-def _groups(held: list[Unit], step: int = 0, q: float = 1.0) -> list[list[list[Document]]]:
+def _groups(held, step=0, q=1.0):
     return PoissonSampler(KEY, "run", q, held, 2).micro_batches(step, OF_PART)
 
 
-def _members(held: list[Unit], step: int = 0, q: float = 1.0) -> list[list[int]]:
+def _members(held, step=0, q=1.0):
     return [sorted(int(documents[0].ids[1]) for documents in group) for group in _groups(held, step, q)]
 
 
@@ -39,7 +39,7 @@ USERS = [_unit(user) for user in range(400)]
 
 
 @pytest.mark.parametrize("q", [1.0, 0.1, 0.002])
-def test_an_inserted_user_moves_nobody_else(q: float) -> None:
+def test_an_inserted_user_moves_nobody_else(q):
     for step in range(3):
         for position in (0, 200, 399):
             less = [unit for at, unit in enumerate(USERS) if at != position]
@@ -49,7 +49,7 @@ def test_an_inserted_user_moves_nobody_else(q: float) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_the_assignment_is_the_same_for_any_number_of_workers(workers: int) -> None:
+def test_the_assignment_is_the_same_for_any_number_of_workers(workers):
     """Each worker reads every so-many-th part file, as `worker.build` does."""
     alone = {tuple(group) for group in _members(USERS, 1, 0.2)}
     ranks = [[unit for unit in USERS if unit.part % workers == rank] for rank in range(workers)]
@@ -58,7 +58,7 @@ def test_the_assignment_is_the_same_for_any_number_of_workers(workers: int) -> N
     assert set(together) == alone
 
 
-def test_users_are_spread_evenly_over_the_micro_batches_of_their_part_and_anew_at_every_step() -> None:
+def test_users_are_spread_evenly_over_the_micro_batches_of_their_part_and_anew_at_every_step():
     first, second = _members(USERS, 0), _members(USERS, 1)
     assert len(first) == PARTS * OF_PART
     assert first != second
@@ -79,7 +79,7 @@ class _Linear(nn.Module):
     direction or its opposite, NaN and infinite.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         random = torch.Generator().manual_seed(5)
         table = [torch.randn(20, WIDTH, generator=random) * NORM / math.sqrt(WIDTH)]
@@ -90,7 +90,7 @@ class _Linear(nn.Module):
         self.first, self.second = nn.Parameter(torch.zeros(WIDTH // 2)), nn.Parameter(torch.zeros(WIDTH // 2))
         self.unused = nn.Parameter(torch.zeros(2))
 
-    def losses(self, batch: Batch) -> Tensor:
+    def losses(self, batch):
         return (self.table[batch.ids] @ torch.cat([self.first, self.second]) * batch.weights).sum(1)
 
 
@@ -99,7 +99,7 @@ NAN = 20 + 2 * len(POWERS)
 TAME = [_unit(user, (1 + user % 7, 1 + user % 3)) for user in range(12)]
 
 
-def _aggregate(held: list[Unit], kind: ClippingKind = "flat", workers: int = 1, tokens: int = 64) -> Tensor:
+def _aggregate(held, kind="flat", workers=1, tokens=64):
     """The sum over the micro-batches of all workers, divided by N; coins all fall."""
     clipped = MicroBatchGradients(MODEL, Clipping(NORM, kind))
     total = torch.zeros(WIDTH, dtype=torch.float64)
@@ -117,7 +117,7 @@ WAYS = list(product(("flat", "per_layer", "automatic"), (1, 2)))
 
 
 @pytest.mark.parametrize(("kind", "workers"), some(WAYS, ("flat", 2), ("per_layer", 1), ("automatic", 2)))
-def test_one_more_user_moves_the_aggregate_by_at_most_2c_over_n(kind: ClippingKind, workers: int) -> None:
+def test_one_more_user_moves_the_aggregate_by_at_most_2c_over_n(kind, workers):
     bound, without = 2 * NORM / (PARTS * OF_PART), _aggregate(TAME, kind, workers)
     moves = []
     for position in (0, len(TAME)):
@@ -130,7 +130,7 @@ def test_one_more_user_moves_the_aggregate_by_at_most_2c_over_n(kind: ClippingKi
     assert max(moves) > 0.5 * bound
 
 
-def test_sums_of_many_micro_batches_are_in_float64() -> None:
+def test_sums_of_many_micro_batches_are_in_float64():
     """In float32 one more of a thousand would change how the others are rounded, by 1e-8 of their sum and more."""
     clipped = MicroBatchGradients(MODEL, Clipping(NORM))
     (batch, *_) = micro_batches(_groups(TAME), 64, pad=0)
@@ -139,7 +139,7 @@ def test_sums_of_many_micro_batches_are_in_float64() -> None:
         assert {lazy[parameter]().dtype for parameter in clipped.parameters} == {torch.float64}
 
 
-def test_a_user_who_reverses_a_mean_reaches_the_bound() -> None:
+def test_a_user_who_reverses_a_mean_reaches_the_bound():
     other = next(user for user in range(1, 500) if len(_members([_unit(0), _unit(user)])) == 1)  # of one micro-batch
     ten, against = 20 + 2 * POWERS.index(1), 21 + 2 * POWERS.index(9)
     alone = [_unit(0, (ten,))]
@@ -147,7 +147,7 @@ def test_a_user_who_reverses_a_mean_reaches_the_bound() -> None:
     assert 1.99 * NORM <= moved.norm() * PARTS * OF_PART <= 2 * NORM * (1 + 1e-6)
 
 
-def test_a_mean_that_is_not_finite_gives_nothing_and_leaves_the_others_alone() -> None:
+def test_a_mean_that_is_not_finite_gives_nothing_and_leaves_the_others_alone():
     found = _aggregate([*TAME, _unit(100, (NAN,))])
     assert found.isfinite().all()
     same = next(group for group in _members([*USERS[:12], _unit(100)]) if 100 in group)
@@ -155,12 +155,12 @@ def test_a_mean_that_is_not_finite_gives_nothing_and_leaves_the_others_alone() -
 
 
 @pytest.mark.parametrize("tokens", [8, 16, 512])
-def test_a_micro_batch_that_does_not_fit_into_memory_is_clipped_once(tokens: int) -> None:
+def test_a_micro_batch_that_does_not_fit_into_memory_is_clipped_once(tokens):
     """To the length of the whole, not of a piece: `automatic` scales all, so that a wrong length shows."""
     whole = _aggregate(TAME, "automatic")
     assert torch.allclose(_aggregate(TAME, "automatic", tokens=tokens), whole, rtol=0, atol=1e-7)
 
 
-def test_a_model_that_remembers_what_it_read_is_refused() -> None:
+def test_a_model_that_remembers_what_it_read_is_refused():
     with pytest.raises(ConfigError, match="BatchNorm1d, which keeps statistics"):
         MicroBatchGradients(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), Clipping(1.0))

@@ -2,11 +2,8 @@
 
 import pickle
 import threading
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -45,15 +42,15 @@ KINDS = {"shard": pa.int32(), "record": pa.int32(), "text": pa.large_string(), "
 SCHEMA = pa.schema([(name, KINDS.get(name, pa.string())) for name in ("shard", *ROWS[0])])
 
 
-def _table(part: int, rows: Sequence[dict[str, Any]]) -> pa.Table:
+def _table(part, rows):
     return pa.Table.from_pylist([{"shard": part, **row} for row in rows], SCHEMA)
 
 
-def _redacted(row: Any, version: int) -> str:
+def _redacted(row, version):
     return str(row["text"]) if version else "".join("_" if each.isdigit() else each for each in row["text"])
 
 
-def _lifted(step: int) -> int:
+def _lifted(step):
     return int(step >= SHOWN)
 
 
@@ -65,7 +62,7 @@ BEHIND = replace(PLAIN, context=lambda row: f"{row['parse']}\n")
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shards(tmp_path_factory):
     """Ann in part 0, and the others in part 1."""
     folder = tmp_path_factory.mktemp("shards")
     for part, own in enumerate((ROWS[:2], ROWS[2:])):
@@ -73,19 +70,19 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _units(shards: Path, backbone: Any, reading: Reading, parts: Sequence[int] = (0, 1)) -> list[Unit]:
+def _units(shards, backbone, reading, parts=(0, 1)):
     return list(read_units(shards, parts, backbone, KEY, reading))
 
 
-def _texts(backbone: Any, documents: Any) -> list[str]:
+def _texts(backbone, documents):
     return [backbone.text(document.ids[document.first_target :].tolist()) for document in documents]
 
 
-def _ids(units: Any) -> list[list[list[int]]]:
+def _ids(units):
     return [[document.ids.tolist() for document in unit] for unit in units]
 
 
-def test_all_records_of_a_user_are_one_unit(shards: Path, tiny_backbone: Any) -> None:
+def test_all_records_of_a_user_are_one_unit(shards, tiny_backbone):
     found = _units(shards, tiny_backbone, CODED)
     assert [len(unit.documents) for unit in found] == [2, 3, 1]
     assert [unit.tag for unit in found] == [unit_tag(KEY, "user", name) for name in ("ann", "bob", "cat")]
@@ -93,7 +90,7 @@ def test_all_records_of_a_user_are_one_unit(shards: Path, tiny_backbone: Any) ->
     assert {unit.tag for unit in apart} == {unit.tag for unit in found}
 
 
-def test_a_record_is_a_unit_of_its_own_whatever_is_read_of_it(shards: Path, tiny_backbone: Any) -> None:
+def test_a_record_is_a_unit_of_its_own_whatever_is_read_of_it(shards, tiny_backbone):
     found = _units(shards, tiny_backbone, replace(CODED, unit=PrivacyUnit.RECORD))
     assert [len(unit.documents) for unit in found] == [1] * 6
     assert len({unit.tag for unit in found}) == 6  # one text of two people is two records
@@ -106,7 +103,7 @@ def test_a_record_is_a_unit_of_its_own_whatever_is_read_of_it(shards: Path, tiny
 
 
 @pytest.mark.parametrize("reading", [CODED, BEHIND, PARSES])
-def test_a_document_is_start_context_text_end_without_loss_on_context(tiny_backbone: Any, reading: Reading) -> None:
+def test_a_document_is_start_context_text_end_without_loss_on_context(tiny_backbone, reading):
     for row, document in zip(ROWS, documents_of(ROWS, tiny_backbone, reading), strict=True):
         ids = document.ids.tolist()
         assert ids[: document.first_target] == tiny_backbone.prefix(reading.context(row))
@@ -114,7 +111,7 @@ def test_a_document_is_start_context_text_end_without_loss_on_context(tiny_backb
         assert _texts(tiny_backbone, [document]) == [reading.text(row, 0)]
 
 
-def test_a_long_text_is_cut_and_does_not_end(tiny_backbone: Any) -> None:
+def test_a_long_text_is_cut_and_does_not_end(tiny_backbone):
     whole = documents_of(ROWS[:5], tiny_backbone, CODED)
     for document, long in zip(documents_of(ROWS[:5], tiny_backbone, replace(CODED, max_tokens=3)), whole, strict=True):
         assert len(document.ids) == document.first_target + 3
@@ -126,7 +123,7 @@ def test_a_long_text_is_cut_and_does_not_end(tiny_backbone: Any) -> None:
     assert documents_of([], tiny_backbone, CODED) == []
 
 
-def _many(shards: Path, split: bool) -> Path:
+def _many(shards, split):
     """Two parts of twenty users; where parts are split, each part is three files."""
     shards.mkdir()
     for part in range(2):
@@ -138,9 +135,7 @@ def _many(shards: Path, split: bool) -> Path:
     return shards
 
 
-def test_files_ranks_and_slices_change_nothing_about_who_is_sampled(
-    tmp_path: Path, tiny_backbone: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_ranks_and_slices_change_nothing_about_who_is_sampled(tmp_path, tiny_backbone, monkeypatch):
     """Eight ranks share two parts of three files: together they sample what one rank does of two whole files."""
     monkeypatch.setattr(units, "_AT_ONCE", 3)
     sampled = {}
@@ -154,7 +149,7 @@ def test_files_ranks_and_slices_change_nothing_about_who_is_sampled(
     assert 40 < sum(map(len, sampled[1])) < 150
 
 
-def test_a_unit_holds_every_version_of_its_rows(shards: Path, tiny_backbone: Any) -> None:
+def test_a_unit_holds_every_version_of_its_rows(shards, tiny_backbone):
     found, plain = (_units(shards, tiny_backbone, reading) for reading in (SCHEDULE, PLAIN))
     assert [unit.tag for unit in found] == [unit.tag for unit in plain]
     for unit, whole in zip(found, plain, strict=True):
@@ -164,13 +159,13 @@ def test_a_unit_holds_every_version_of_its_rows(shards: Path, tiny_backbone: Any
     assert not any(each.isdigit() for text in _texts(tiny_backbone, found[1].documents_in(0)) for each in text)
 
 
-def test_a_reading_is_small_and_goes_to_the_workers() -> None:
+def test_a_reading_is_small_and_goes_to_the_workers():
     assert pickle.loads(pickle.dumps(SCHEDULE)) == SCHEDULE
     assert len(pickle.dumps(SCHEDULE)) < 500
 
 
 @pytest.mark.parametrize(("version_of", "wrong"), [(lambda step: step, "step 2 reads version 2"), (lambda _: -1, "-1")])
-def test_a_version_that_there_is_not_is_refused(version_of: Callable[[int], int], wrong: str) -> None:
+def test_a_version_that_there_is_not_is_refused(version_of, wrong):
     SCHEDULE.check(STEPS)
     with pytest.raises(ReleaseError, match=f"{wrong}.* of 2"):
         replace(SCHEDULE, version_of=version_of).check(STEPS)
@@ -179,12 +174,12 @@ def test_a_version_that_there_is_not_is_refused(version_of: Callable[[int], int]
         Unit(unit_tag(KEY, "user", 1), (document, document), ((document,),))
 
 
-def _numbered(user: int, version: int) -> tuple[Document, ...]:
+def _numbered(user, version):
     """Documents that say whose, which and of what version they are."""
     return tuple(Document(np.array([0, user, row, version], dtype=np.int32), 1) for row in range(1 + user % 5))
 
 
-def test_coins_and_turns_do_not_depend_on_the_version() -> None:
+def test_coins_and_turns_do_not_depend_on_the_version():
     held = [Unit(unit_tag(KEY, "user", n), _numbered(n, 0), (_numbered(n, 1), _numbered(n, 2))) for n in range(200)]
     versions = (0, 2, 1, 1, 0, 2)
     found = PoissonSampler(KEY, "run", 0.4, held, 2, versions.__getitem__)
@@ -195,7 +190,7 @@ def test_coins_and_turns_do_not_depend_on_the_version() -> None:
         assert read == [[[0, user, row, version] for _, user, row, _ in unit] for unit in first]
 
 
-def _after(shards: Path, backbone: Any, reading: Reading, step: int) -> dict[str, torch.Tensor]:
+def _after(shards, backbone, reading, step):
     """Weights after one step, from shards to optimizer."""
     mechanism = changing((0.5,) * STEPS, sampling_rate=0.9)
     held = _units(shards, backbone, reading)
@@ -210,7 +205,7 @@ def _after(shards: Path, backbone: Any, reading: Reading, step: int) -> dict[str
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_step_trains_on_the_version_that_it_reads(shards: Path, tiny_backbone: Any) -> None:
+def test_a_step_trains_on_the_version_that_it_reads(shards, tiny_backbone):
     hidden = replace(PLAIN, text=lambda row, _: _redacted(row, 0))
     for step, same, other in ((SHOWN - 1, hidden, PLAIN), (SHOWN, PLAIN, hidden)):
         found, same_, other_ = (_after(shards, tiny_backbone, reading, step) for reading in (SCHEDULE, same, other))
@@ -218,12 +213,12 @@ def test_a_step_trains_on_the_version_that_it_reads(shards: Path, tiny_backbone:
         assert not all(torch.equal(found[name], other_[name]) for name in found)
 
 
-def _document(draw: np.random.Generator, start: int) -> Document:
+def _document(draw, start):
     ids = draw.integers(0, 50_000, start + int(draw.integers(2, 30))).astype(np.int32)
     return Document(ids, start, redacted=bool(draw.integers(2)))
 
 
-def _random_units(count: int, versions: int = 1) -> list[Unit]:
+def _random_units(count, versions=1):
     draw, found = np.random.default_rng(7), []
     for user in range(count):
         many = int(draw.integers(1, 6))
@@ -232,14 +227,14 @@ def _random_units(count: int, versions: int = 1) -> list[Unit]:
     return found
 
 
-def _content(unit: Unit) -> Any:
+def _content(unit):
     versions = (unit.documents, *unit.later)
     said = [[(each.ids.tolist(), each.first_target, each.redacted) for each in version] for version in versions]
     return unit.tag, unit.part, said
 
 
 @pytest.mark.parametrize("versions", [1, 3])
-def test_units_come_back_from_disk_as_they_were(tmp_path: Path, versions: int) -> None:
+def test_units_come_back_from_disk_as_they_were(tmp_path, versions):
     held = _random_units(40, versions)
     kept = UnitFile(tmp_path / "private", iter(held))
     assert len(kept) == 40
@@ -259,7 +254,7 @@ def test_units_come_back_from_disk_as_they_were(tmp_path: Path, versions: int) -
         PoissonSampler(KEY, "run", 0.5, UnitFile(tmp_path, [*held, held[1]]), 1)
 
 
-def test_steps_sample_from_disk_what_they_sample_from_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_sample_from_disk_what_they_sample_from_memory(tmp_path, monkeypatch):
     held, read = _random_units(300), []
     on_disk, in_memory = (PoissonSampler(KEY, "run", 0.05, given, 2) for given in (UnitFile(tmp_path, held), held))
     real = units._unpacked
@@ -272,7 +267,7 @@ def test_steps_sample_from_disk_what_they_sample_from_memory(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(("parts", "world"), [(16, 1), (16, 3), (16, 16), (16, 40), (3, 8), (1, 5)])
-def test_ranks_share_all_units_each_once(parts: int, world: int) -> None:
+def test_ranks_share_all_units_each_once(parts, world):
     tags = [unit_tag(KEY, "user", user) for user in range(400)]
     of_rank = [shares_of_rank(parts, number, world) for number in range(world)]
     held = [(share.part, tag) for shares in of_rank for share in shares for tag in tags if share.holds(tag)]
@@ -283,10 +278,10 @@ def test_ranks_share_all_units_each_once(parts: int, world: int) -> None:
         assert [[share.part for share in shares] for shares in of_rank] == whole
 
 
-def test_the_next_step_is_made_while_one_runs_and_what_goes_wrong_is_raised_at_its_step() -> None:
+def test_the_next_step_is_made_while_one_runs_and_what_goes_wrong_is_raised_at_its_step():
     made, began = [], threading.Event()
 
-    def make(step: int) -> int:
+    def make(step):
         made.append(step)
         if step == 6:
             began.set()

@@ -10,7 +10,7 @@ from rayprivacy.methods.domain_private.schedules import chances, draw, expected_
     ("name", "of_200", "of_400"),
     [("step", 100, 200), ("linear", 99.5, 199.5), ("expconvex", 198.4, 398.4), ("expconcave", 12.8, 26.2)],
 )
-def test_expected_noisy_steps_are_those_of_the_specification(name: str, of_200: float, of_400: float) -> None:
+def test_expected_noisy_steps_are_those_of_the_specification(name, of_200, of_400):
     for steps, noisy in ((200, of_200), (400, of_400)):
         assert expected_noisy(name, steps) == pytest.approx(noisy, abs=0.05)
         assert all(0 <= chance <= 1 for chance in chances(name, steps))

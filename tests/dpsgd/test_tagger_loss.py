@@ -3,16 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from engine_cases import Seen, of_batches, some
+from engine_cases import of_batches, some
 from small_tagger import INTENTS, SLOTS, WORDS, labelled, save_tiny_gpt2
-from torch import Tensor
 from transformers import AutoModelForTokenClassification, T5Config
 
 from rayprivacy.core.errors import ConfigError
@@ -70,34 +68,34 @@ class Tagger:
     base: Backbone
 
     @property
-    def losses(self) -> Callable[..., Tensor]:
+    def losses(self):
         return partial(own_losses, loss=LOSS, low_precision=self.kind.dtype == "bfloat16")
 
-    def model(self) -> Any:
+    def model(self):
         return trainable(self.base, self.kind.adapter)
 
 
 Taggers = Callable[[str], Tagger]
 
 
-def _loaded(base: Path | str, **given: Any) -> Backbone:
+def _loaded(base, **given):
     usual = {"dtype": "float32", "intents": INTENTS, "slots": SLOTS}
     return load_backbone(TaggerConfig(base=str(base), **usual | given))
 
 
 @pytest.fixture(scope="module")
-def folders(tiny_bert: Path, tiny_base: Path, tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Any:
+def folders(tiny_bert, tiny_base, tmp_path_factory, one_thread):
     """The bases."""
     gpt2 = save_tiny_gpt2(tmp_path_factory.mktemp("tiny_gpt2"), tiny_base)
     return {"bert": tiny_bert, "llama": tiny_base, "gpt2": gpt2, "bilstm": "bilstm"}
 
 
 @pytest.fixture(scope="module")
-def taggers(folders: dict[str, Path | str]) -> Taggers:
+def taggers(folders):
     """Those of KINDS, by name."""
 
     @cache
-    def loaded(name: str) -> Tagger:
+    def loaded(name):
         kind = KINDS[name]
         return Tagger(kind, _loaded(folders[kind.base], dtype=kind.dtype, crf=kind.crf))
 
@@ -105,37 +103,37 @@ def taggers(folders: dict[str, Path | str]) -> Taggers:
 
 
 @pytest.fixture(scope="module")
-def bert(taggers: Taggers) -> Backbone:
+def bert(taggers):
     """The first."""
     return taggers("bert").base
 
 
-def _read(base: Backbone, rows: list[dict[str, Any]], most: int = MOST) -> Unit:
+def _read(base, rows, most=MOST):
     return TaggedRows(TAGS, ("intent", "slots"), most)(rows, base, 0)
 
 
-def _documents(base: Backbone, *texts: str, most: int = MOST) -> Unit:
+def _documents(base, *texts, most=MOST):
     labels = (dict(zip(("intent", "slots"), labelled(text), strict=True)) for text in texts)
     return _read(base, [{"text": text, **own} for text, own in zip(texts, labels, strict=True)], most)
 
 
-def _unpacked(base: Backbone, document: Document) -> Unpacked:
+def _unpacked(base, document):
     return Unpacked.of(packed([[document]], TOKENS, base.end)[0], LOSS.labels)
 
 
-def _units(base: Backbone) -> list[Unit]:
+def _units(base):
     """Users of one to three requests of all lengths, and some who asked the same."""
     words = [*WORDS, "the", "cat", "you", "go"]
     dice = np.random.default_rng(3)
 
-    def text() -> str:
+    def text():
         return " ".join(words[at] for at in dice.integers(len(words), size=dice.integers(1, 16)))
 
     same = [_documents(base, "you like soup")] * 3
     return [_documents(base, *(text() for _ in range(1 + at % 3))) for at in range(9)] + same
 
 
-def _fit(model: Any, losses: Any, documents: Unit, base: Backbone, steps: int) -> None:
+def _fit(model, losses, documents, base, steps):
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -144,14 +142,14 @@ def _fit(model: Any, losses: Any, documents: Unit, base: Backbone, steps: int) -
         optimizer.step()
 
 
-def _seen(tagger: Tagger, units: list[Unit]) -> Seen:
+def _seen(tagger, units):
     model = tagger.model()
     gradients = BookKeeping(model, Clipping(NORM, low_precision=tagger.kind.dtype == "bfloat16"))
     return of_batches(gradients, partial(tagger.losses, model), physical_batches(units, TOKENS, tagger.base.end))
 
 
 @EACH_WITH_RULES
-def test_one_more_user_changes_no_bit_of_the_others_and_moves_the_sum_by_c(taggers: Taggers, kind: str) -> None:
+def test_one_more_user_changes_no_bit_of_the_others_and_moves_the_sum_by_c(taggers, kind):
     tagger = taggers(kind)
     *company, newcomer = _units(tagger.base)
     before, alone = _seen(tagger, company), _seen(tagger, [newcomer])
@@ -164,7 +162,7 @@ def test_one_more_user_changes_no_bit_of_the_others_and_moves_the_sum_by_c(tagge
 
 
 @EACH
-def test_one_more_user_moves_a_micro_batch_by_almost_2c_and_never_more(taggers: Taggers, kind: str) -> None:
+def test_one_more_user_moves_a_micro_batch_by_almost_2c_and_never_more(taggers, kind):
     """The model knows what one user says, and another one says the opposite of the same words: the mean turns round."""
     tagger, norm = taggers(kind), 1e-3
     base, model = tagger.base, tagger.model()
@@ -173,7 +171,7 @@ def test_one_more_user_moves_a_micro_batch_by_almost_2c_and_never_more(taggers: 
     _fit(model, tagger.losses, one, base, tagger.kind.taught)
     clipped = MicroBatchGradients(model, Clipping(norm))
 
-    def aggregate(units: list[Unit]) -> Tensor:
+    def aggregate(units):
         (batch,) = micro_batches([units], TOKENS, base.end)
         lazy = clipped(lambda: mean_losses(model, batch, tagger.losses), batch.rows_per_unit)
         return torch.cat([lazy[each]().double().flatten() for each in clipped.parameters])
@@ -185,12 +183,12 @@ def test_one_more_user_moves_a_micro_batch_by_almost_2c_and_never_more(taggers: 
 
 
 @EACH_WITH_RULES
-def test_the_check_before_the_first_step_takes_a_tagger_and_refuses_one_that_mixes(taggers: Taggers, kind: str) -> None:
+def test_the_check_before_the_first_step_takes_a_tagger_and_refuses_one_that_mixes(taggers, kind):
     tagger = taggers(kind)
     model, clipping = tagger.model(), Clipping(NORM, low_precision=tagger.kind.dtype == "bfloat16")
     check_independence(model, tagger.losses, 14, TOKENS, clipping=clipping)
 
-    def mixing(model: Any, batch: Batch) -> Tensor:
+    def mixing(model, batch):
         own = LOSS(model, batch)
         return own * (1 + 1e-2 * own.detach().sum())
 
@@ -198,7 +196,7 @@ def test_the_check_before_the_first_step_takes_a_tagger_and_refuses_one_that_mix
         check_independence(model, partial(tagger.losses, loss=mixing), 14, TOKENS)
 
 
-def test_a_bert_reads_a_word_at_its_first_token(bert: Backbone) -> None:
+def test_a_bert_reads_a_word_at_its_first_token(bert):
     read = _unpacked(bert, *_documents(bert, "zebras like soup"))
     given = bert.tokenizer(["zebras", "like", "soup"], is_split_into_words=True)
     assert read.tokens[0, read.real[0]].tolist() == given["input_ids"]
@@ -206,7 +204,7 @@ def test_a_bert_reads_a_word_at_its_first_token(bert: Backbone) -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama-lora", "gpt2-crf"])
-def test_a_causal_model_reads_a_word_at_its_last_token_and_sees_nothing_behind(taggers: Taggers, kind: str) -> None:
+def test_a_causal_model_reads_a_word_at_its_last_token_and_sees_nothing_behind(taggers, kind):
     tagger = taggers(kind)
     base, model, beginnings = tagger.base, tagger.model(), ("zebras", "zebras like", "zebras like soup")
     tokens = [base.tokenizer(text, add_special_tokens=False)["input_ids"] for text in beginnings]
@@ -225,11 +223,11 @@ def test_a_causal_model_reads_a_word_at_its_last_token_and_sees_nothing_behind(t
     assert torch.equal(there[0, : len(tokens[1]) + 1], then[0, : len(tokens[1]) + 1])
 
 
-def test_a_word_of_which_the_tokenizer_makes_nothing_moves_no_label(bert: Backbone) -> None:
+def test_a_word_of_which_the_tokenizer_makes_nothing_moves_no_label(bert):
     rows = [{"text": "soup \u200d soup home", "intent": None, "slots": None}]  # \u200d: a joiner, which is dropped
     food, place = TAGS.words("B-food B-place", 2)
 
-    def by_word(most: int, said: list[int]) -> list[int]:
+    def by_word(most, said):
         ((intent, labels),) = TaggedRows(TAGS, ("intent", "slots"), most).by_word(rows, bert, [(1, said)])
         assert intent == 1
         return labels
@@ -239,7 +237,7 @@ def test_a_word_of_which_the_tokenizer_makes_nothing_moves_no_label(bert: Backbo
 
 
 @EACH
-def test_every_word_of_any_text_has_one_label(taggers: Taggers, kind: str) -> None:
+def test_every_word_of_any_text_has_one_label(taggers, kind):
     tagger = taggers(kind)
     plain = merged(tagger.model(), tagger.base)
     texts = ["", " ", "\u200d", "soup \u200d home", "a\u200db \u00ad soup", "zebras \ufffd\U0001f600 soup"]
@@ -251,7 +249,7 @@ def test_every_word_of_any_text_has_one_label(taggers: Taggers, kind: str) -> No
         assert [len(labels) for _, labels in said] == [len(text.split()) for text in texts]
 
 
-def test_padding_and_cut_text_and_odd_rows_are_read_silently(bert: Backbone) -> None:
+def test_padding_and_cut_text_and_odd_rows_are_read_silently(bert):
     rows = [
         {"text": "soup " * 40, "intent": "eat", "slots": "B-food " * 40},
         {"text": "soup home", "intent": None, "slots": None},
@@ -267,7 +265,7 @@ def test_padding_and_cut_text_and_odd_rows_are_read_silently(bert: Backbone) -> 
 
 
 @EACH
-def test_it_learns_what_it_is_shown_and_is_loaded_as_it_was_saved(taggers: Taggers, kind: str, tmp_path: Path) -> None:
+def test_it_learns_what_it_is_shown_and_is_loaded_as_it_was_saved(taggers, kind, tmp_path):
     tagger = taggers(kind)
     base, model = tagger.base, tagger.model()
     texts = ["you like soup", "we go home", "the cat sat on my mat", "bread and soup"]
@@ -292,7 +290,7 @@ def test_it_learns_what_it_is_shown_and_is_loaded_as_it_was_saved(taggers: Tagge
 
 
 @pytest.mark.parametrize(("trained", "frozen"), [("all", ()), ("layers", ("bert.embeddings",)), ("heads", ("bert",))])
-def test_only_what_is_asked_for_is_trained_and_clipped_to_c(tiny_bert: Path, trained: Any, frozen: Any) -> None:
+def test_only_what_is_asked_for_is_trained_and_clipped_to_c(tiny_bert, trained, frozen):
     base = _loaded(tiny_bert, trained=trained)
     model = trainable(base, AdapterConfig(kind="full"))
     for name, parameter in model.named_parameters():
@@ -302,7 +300,7 @@ def test_only_what_is_asked_for_is_trained_and_clipped_to_c(tiny_bert: Path, tra
 
 
 @pytest.mark.parametrize("kind", ["bert-crf-bfloat16", "llama-lora-crf-bfloat16", "gpt2-crf"])
-def test_heads_and_crf_are_trained_beside_lora_and_in_float32(folders: dict[str, Path | str], kind: str) -> None:
+def test_heads_and_crf_are_trained_beside_lora_and_in_float32(folders, kind):
     kept = KINDS[kind]
     load = partial(_loaded, folders[kept.base], crf=kept.crf, dtype=kept.dtype)
     base = load(trained="heads")
@@ -320,11 +318,11 @@ def test_heads_and_crf_are_trained_beside_lora_and_in_float32(folders: dict[str,
     assert frozen == {name for name in layers.model.state_dict() if name.startswith(embeddings)}
 
 
-def test_a_batch_without_padding_has_a_mask_like_any_other(bert: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_without_padding_has_a_mask_like_any_other(bert, monkeypatch):
     """Else the kernel of a user's attention would depend on whether all others in the batch fill their rows."""
     real, seen = F.scaled_dot_product_attention, []
 
-    def watched(*args: Any, attn_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
+    def watched(*args, attn_mask=None, **kwargs):
         seen.append(None if attn_mask is None else attn_mask.shape)
         return real(*args, attn_mask=attn_mask, **kwargs)
 
@@ -338,7 +336,7 @@ def test_a_batch_without_padding_has_a_mask_like_any_other(bert: Backbone, monke
     assert None not in seen
 
 
-def test_a_base_that_cannot_be_used_is_refused(taggers: Taggers, tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_base_that_cannot_be_used_is_refused(taggers, tiny_bert, tmp_path):
     T5Config().save_pretrained(tmp_path / "t5")
     others = {"intents": ("other_things",), "slots": ()}
     for kind in ("bert", "bilstm-crf"):

@@ -5,29 +5,25 @@ The loop knows neither batches nor padding: one row at a time, in float64, with 
 
 import functools
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from changing_noise import changing
 from engine_cases import EXHAUSTIVE, RATE, SGD, clipped_sum, equal, error, lengths_of, some
-from rank_processes import Ranks
 from small_tagger import INTENTS, SLOTS, labelled
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd import collectives
-from rayprivacy.dpsgd.batches import Document, physical_batches
+from rayprivacy.dpsgd.batches import physical_batches
 from rayprivacy.dpsgd.clipping import Clipping, micro_batches
 from rayprivacy.dpsgd.engines.engine import StepNoise, make_engine
 from rayprivacy.dpsgd.losses import own_losses
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.methods.edp_sgd.reading import TaggedRows
-from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import trainable
 from rayprivacy.tagging.loss import TaggerLoss
@@ -55,12 +51,12 @@ class Tagger:
 
 
 @functools.cache
-def _backbone(base: str, crf: bool, layers: int | None) -> Backbone:
+def _backbone(base, crf, layers):
     shape = {"layers": layers, "crf": crf, "intents": INTENTS, "slots": SLOTS}
     return load_backbone(TaggerConfig(base=base, dtype="float32", **shape))
 
 
-def _fresh(case: Tagger) -> tuple[Backbone, Any, list[list[list[Document]]]]:
+def _fresh(case):
     base = _backbone(case.base, case.crf, case.layers)
     rows = [{"text": text, **dict(zip(("intent", "slots"), labelled(text), strict=True))} for text in TEXTS]
     documents = TaggedRows(TAGS, ("intent", "slots"), TOKENS)(rows, base, 0)
@@ -68,7 +64,7 @@ def _fresh(case: Tagger) -> tuple[Backbone, Any, list[list[list[Document]]]]:
     return base, model, [[[documents[at] for at in user] for user in group] for group in GROUPS]
 
 
-def taken(case: Tagger) -> dict[str, Any]:
+def taken(case):
     """The trained parameters after one step without noise."""
     base, model, groups = _fresh(case)
     held, shape = len(GROUPS), {"max_tokens": TOKENS, "optimizer": SGD, "clipping_norm": case.norm}
@@ -84,7 +80,7 @@ def taken(case: Tagger) -> dict[str, Any]:
     return {name: each.numpy() for name, each in engine.state_dict().items()}
 
 
-def _by_hand(case: Tagger) -> list[dict[str, torch.Tensor]]:
+def _by_hand(case):
     """The gradients of users, or the means of micro-batches, float64."""
     _, model, groups = _fresh(case)
     named = {name: each for name, each in model.double().named_parameters() if each.requires_grad}
@@ -95,12 +91,12 @@ def _by_hand(case: Tagger) -> list[dict[str, torch.Tensor]]:
     return found
 
 
-def _user_loss(model: Any, documents: list[Document]) -> Any:
+def _user_loss(model, documents):
     tokens = [len(each.ids) - 1 for each in documents]
     return sum(_row_loss(model, each) * count / sum(tokens) for each, count in zip(documents, tokens, strict=True))
 
 
-def _row_loss(model: Any, document: Document) -> Any:
+def _row_loss(model, document):
     tokens, codes = (torch.from_numpy(each).long() for each in divmod(document.ids, LOSS.labels + 1))
     mask = {"attention_mask": torch.ones_like(tokens[None], dtype=torch.bool)} if hasattr(model, "lstm") else {}
     logits = model(input_ids=tokens[None], **mask).logits[0]
@@ -119,12 +115,12 @@ def _row_loss(model: Any, document: Document) -> Any:
     return intent + (alpha.logsumexp(0) - score) / len(labels)
 
 
-def _biting(case: Tagger) -> Tagger:
+def _biting(case):
     """The case with a clipping norm that some gradients exceed."""
     return replace(case, norm=float(lengths_of(_by_hand(case)).median()))
 
 
-def _wrong(case: Tagger, after: dict[str, np.ndarray]) -> float:
+def _wrong(case, after):
     start = {name: each.detach().numpy().astype(float) for name, each in _fresh(case)[1].named_parameters()}
     found = {name: (start[name] - each) * len(GROUPS) / RATE for name, each in after.items()}
     return error(found, clipped_sum(_by_hand(case), Clipping(case.norm)))
@@ -133,14 +129,14 @@ def _wrong(case: Tagger, after: dict[str, np.ndarray]) -> float:
 @FEW
 @pytest.mark.parametrize("micro", [True, False], ids=["micro-batches", "users"])
 @pytest.mark.parametrize("kind", ["bert", "bert-crf", "llama-lora-crf"])
-def test_an_update_is_that_of_a_plain_loop(tiny_bert: Path, tiny_base: Path, kind: str, micro: bool) -> None:
+def test_an_update_is_that_of_a_plain_loop(tiny_bert, tiny_base, kind, micro):
     base, lora = (tiny_base, True) if kind.startswith("llama") else (tiny_bert, False)
     case = _biting(Tagger(str(base), lora, crf=kind.endswith("crf"), micro=micro))
     assert _wrong(case, taken(case)) < 1e-6
 
 
 @FEW
-def test_an_update_of_the_lstm_is_that_of_a_plain_loop() -> None:
+def test_an_update_of_the_lstm_is_that_of_a_plain_loop():
     case = _biting(Tagger("bilstm"))
     assert _wrong(case, taken(case)) < 1e-6
     with pytest.raises(ConfigError, match="modules of kind Conv1d, LSTM own trainable parameters and have no rule"):
@@ -149,14 +145,14 @@ def test_an_update_of_the_lstm_is_that_of_a_plain_loop() -> None:
 
 @FEW
 @EXHAUSTIVE
-def test_an_update_of_the_real_encoder_is_that_of_a_plain_loop() -> None:
+def test_an_update_of_the_real_encoder_is_that_of_a_plain_loop():
     """Four layers of float32 round by about as much as one part in a million."""
     case = _biting(Tagger("minilm-l6", layers=4))
     assert _wrong(case, taken(case)) < 2e-6
 
 
 @pytest.mark.parametrize("zero", some([None, 2, 3], 2))
-def test_two_ranks_agree_with_one(pair: Ranks, tiny_bert: Path, tiny_base: Path, zero: int | None) -> None:
+def test_two_ranks_agree_with_one(pair, tiny_bert, tiny_base, zero):
     cases = [Tagger(str(tiny_bert), split=(1, 2)), Tagger(str(tiny_base), lora=True, split=(3, 0))]
     for case in (*cases, *([] if zero == 3 else [Tagger("bilstm", split=(2, 1))])):
         case = _biting(replace(case, zero=zero, micro=zero != 3))

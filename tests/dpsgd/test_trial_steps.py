@@ -50,7 +50,7 @@ class Way:
     checkpointing: bool = False  # activations are computed twice
     half: bool = False  # bfloat16
 
-    def __str__(self) -> str:
+    def __str__(self):
         kept = "checkpointed" if self.checkpointing else "kept"
         return f"{self.clipping}-{self.adapter}-{kept}-{'bfloat16' if self.half else 'float32'}"
 
@@ -66,7 +66,7 @@ FEW = [
 ]
 
 
-def _grid(losses: dict[str, Loss], everything: int = 1) -> Any:
+def _grid(losses, everything=1):
     """All losses in all ways; by day all of them in the first of FEW, and every third in each of the rest."""
     cells = []
     for (at, (name, loss)), way in product(enumerate(losses.items()), GRID):
@@ -75,7 +75,7 @@ def _grid(losses: dict[str, Loss], everything: int = 1) -> Any:
     return pytest.mark.parametrize(("loss", "way"), cells)
 
 
-def _model(way: Way, base: Any = None) -> Any:
+def _model(way, base=None):
     """A tiny untied Llama that is sure of some tokens, as trained models are."""
     torch.manual_seed(0)
     size = {"vocab_size": VOCABULARY, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2}
@@ -90,9 +90,7 @@ def _model(way: Way, base: Any = None) -> Any:
     return checkpointed(model) if way.checkpointing else model
 
 
-def _engine(
-    way: Way, loss: Loss = row_losses, model: Any = None, report: Any = None, batch_tokens: int = TOKENS
-) -> Any:
+def _engine(way, loss=row_losses, model=None, report=None, batch_tokens=TOKENS):
     micro = 4 if way.clipping == "microbatches" else None
     training = DpSgdConfig(
         expected_batch=4, clipping_norm=NORM, max_tokens=PUBLIC_TOKENS, microbatches=micro, optimizer=ADAM
@@ -105,12 +103,12 @@ def _engine(
     return make_engine(model, training, noise, settings, losses, way.half, report or (lambda _: None))
 
 
-def _units(count: int = 5) -> list[Unit]:
+def _units(count=5):
     random = np.random.default_rng(3)
     return [[Document(random.integers(1, VOCABULARY, 4 + 3 * at).astype(np.int32), 1)] for at in range(count)]
 
 
-def _batches(way: Way, units: list[Unit]) -> list[Any]:
+def _batches(way, units):
     """The batches of a step; of four micro-batches, a new unit joins the first."""
     if way.clipping != "microbatches":
         return list(physical_batches(units, TOKENS, PAD))
@@ -118,13 +116,13 @@ def _batches(way: Way, units: list[Unit]) -> list[Any]:
     return list(micro_batches([group for group in held if group], TOKENS, PAD))
 
 
-def _sum(engine: Any, batches: list[Any]) -> torch.Tensor:
+def _sum(engine, batches):
     sums = add_up(engine._clipped(batch) for batch in batches)
     return torch.cat([sums[parameter].double().flatten() for parameter in engine._gradients.parameters])
 
 
 @pytest.mark.parametrize("way", some(GRID, *FEW))
-def test_what_is_accepted_takes_a_step_and_one_unit_moves_it_by_its_bound(way: Way) -> None:
+def test_what_is_accepted_takes_a_step_and_one_unit_moves_it_by_its_bound(way):
     said: list[str] = []
     engine, units = _engine(way, report=said.append), _units()
     assert ["tried on public tokens" in sentence for sentence in said] == [True]
@@ -136,7 +134,7 @@ def test_what_is_accepted_takes_a_step_and_one_unit_moves_it_by_its_bound(way: W
         assert 0 < moved <= bound * (1 + 1e-5)
 
 
-def test_what_can_take_no_step_is_refused_where_it_is_read() -> None:
+def test_what_can_take_no_step_is_refused_where_it_is_read():
     with pytest.raises(ConfigError, match="Opacus sees no layer that is computed again, so leave one of them out"):
         EngineConfig.parse({"gradients": "opacus", "gradient_checkpointing": True})
 
@@ -146,20 +144,20 @@ class _Kept:
 
     number: float | None = None
 
-    def __init__(self, old: float) -> None:
+    def __init__(self, old):
         self.old = old
 
-    def __call__(self, model: Any, batch: Batch) -> torch.Tensor:
+    def __call__(self, model, batch):
         own = row_losses(model, batch)
         now = float(own.detach().sum() / batch.weights.sum())
         self.number = now if self.number is None else self.old * self.number + (1 - self.old) * now
         return own / self.number
 
 
-def _kept_by_a_function() -> Loss:
+def _kept_by_a_function():
     seen: list[float] = []
 
-    def loss(model: Any, batch: Batch) -> torch.Tensor:
+    def loss(model, batch):
         own = row_losses(model, batch)
         seen.append(1.0)
         return own / len(seen)
@@ -167,10 +165,10 @@ def _kept_by_a_function() -> Loss:
     return loss
 
 
-def _mixing(change: Callable[..., torch.Tensor]) -> Loss:
+def _mixing(change):
     """The losses of rows, changed by those of all rows, of all rows with text, or by the batch."""
 
-    def loss(model: Any, batch: Batch) -> torch.Tensor:
+    def loss(model, batch):
         own = row_losses(model, batch)
         return change(own, own.detach(), own.detach()[batch.weights.any(1)], batch)
 
@@ -187,7 +185,7 @@ KEEPING: dict[str, Loss] = {
 
 
 @_grid(KEEPING, everything=2)
-def test_a_loss_that_keeps_something_or_draws_is_refused(loss: Loss, way: Way) -> None:
+def test_a_loss_that_keeps_something_or_draws_is_refused(loss, way):
     with pytest.raises(ConfigError, match=r"depends on (the others in the batch|what was computed before it)"):
         _engine(way, loss)
 
@@ -215,7 +213,7 @@ MIXERS: dict[str, Callable[..., torch.Tensor]] = {
 
 
 @_grid({name: _mixing(change) for name, change in MIXERS.items()})
-def test_a_loss_that_mixes_rows_when_somebody_stands_out_is_refused(loss: Loss, way: Way) -> None:
+def test_a_loss_that_mixes_rows_when_somebody_stands_out_is_refused(loss, way):
     """Within a micro-batch, which is clipped as one, everything may depend on everything."""
     if way.clipping == "microbatches":
         _engine(way, loss).step(0, _batches(way, _units()))
@@ -224,18 +222,18 @@ def test_a_loss_that_mixes_rows_when_somebody_stands_out_is_refused(loss: Loss, 
         _engine(way, loss)
 
 
-def _penalty(model: Any, batch: Batch) -> torch.Tensor:
+def _penalty(model, batch):
     return row_losses(model, batch) + 10 * sum(p.square().sum() for p in model.parameters() if p.requires_grad)
 
 
-def _product_with_a_weight(model: Any, batch: Batch) -> torch.Tensor:
+def _product_with_a_weight(model, batch):
     own = row_losses(model, batch)
     weight = next(parameter for parameter in model.parameters() if parameter.requires_grad)
     return own * (1 + 10 * weight.float().sum())
 
 
 @_grid({"_penalty": _penalty, "_product_with_a_weight": _product_with_a_weight})
-def test_a_gradient_that_would_be_lost_is_refused(loss: Loss, way: Way) -> None:
+def test_a_gradient_that_would_be_lost_is_refused(loss, way):
     """Plain autograd, which micro-batches are clipped by, loses nothing."""
     if way.clipping == "microbatches":
         _engine(way, loss).step(0, _batches(way, _units()))
@@ -246,7 +244,7 @@ def test_a_gradient_that_would_be_lost_is_refused(loss: Loss, way: Way) -> None:
 
 @pytest.mark.parametrize("kind", ["flat", "per_layer", "automatic"])
 @pytest.mark.parametrize("low", [False, True])
-def test_each_kind_of_clipping_is_compared_with_autograd(kind: Any, low: bool) -> None:
+def test_each_kind_of_clipping_is_compared_with_autograd(kind, low):
     training = DpSgdConfig(clipping_norm=1e-3, max_tokens=PUBLIC_TOKENS, clipping=kind, optimizer=ADAM)
     noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), changing((0.0,) * 100, 1e-3), 4.0)
     model, engine = _model(Way(ANY, "full", half=low)), EngineConfig(batch_tokens=TOKENS)
@@ -258,7 +256,7 @@ def test_each_kind_of_clipping_is_compared_with_autograd(kind: Any, low: bool) -
 EXPERTS_BY_DAY = (("bookkeeping", 64), ("bookkeeping", 128), ("opacus", 64), ("microbatches", 64))
 
 
-def _experts(width: int) -> Any:
+def _experts(width):
     shape = {"hidden_size": width, "moe_intermediate_size": width, "num_experts": 4, "num_experts_per_tok": 2}
     size = {"vocab_size": VOCABULARY, "intermediate_size": 2 * width, "num_hidden_layers": 2, "head_dim": width // 4}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
@@ -268,7 +266,7 @@ def _experts(width: int) -> Any:
 @pytest.mark.parametrize(
     ("clipping", "width"), some(product(("bookkeeping", "opacus", "microbatches"), (64, 128)), *EXPERTS_BY_DAY)
 )
-def test_experts_are_refused_unless_a_batch_holds_one_unit(clipping: str, width: int) -> None:
+def test_experts_are_refused_unless_a_batch_holds_one_unit(clipping, width):
     way = Way(clipping)
     make = partial(_engine, way)
     if clipping == "microbatches":
@@ -280,7 +278,7 @@ def test_experts_are_refused_unless_a_batch_holds_one_unit(clipping: str, width:
     alone.step(0, list(physical_batches(_units(), 8, PAD)))
 
 
-def test_a_loss_is_a_copy_for_every_batch_under_the_same_seeds() -> None:
+def test_a_loss_is_a_copy_for_every_batch_under_the_same_seeds():
     """Even a loss that escaped the check carries nothing from one batch to the next."""
     model, (batch, *_) = _model(Way(ANY)), physical_batches(_units(1), TOKENS, PAD)
     before = torch.get_rng_state()

@@ -6,21 +6,19 @@ and on a GPU where there is one.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from engine_cases import ENGINES, EXHAUSTIVE, PAD, Case, Seen, Watched, losses, made, of_batches, some, tiny_model
-from rank_processes import Ranks
+from engine_cases import ENGINES, EXHAUSTIVE, PAD, Case, Watched, losses, made, of_batches, some, tiny_model
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd import collectives
-from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
+from rayprivacy.dpsgd.batches import Document, physical_batches
 from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, OpacusGradients
 from rayprivacy.dpsgd.engines.engine import make_engine
 from rayprivacy.dpsgd.independence import check_independence
@@ -34,11 +32,11 @@ ON_A_GPU = (("lora", 64), ("lora", 8192), ("full", 64))
 Unit = list[Document]
 
 
-def _unit(random: np.random.Generator, *lengths: int, most: int = VOCABULARY) -> Unit:
+def _unit(random, *lengths, most=VOCABULARY):
     return [Document(random.integers(0, most, length).astype(np.int32), min(2, length - 1)) for length in lengths]
 
 
-def _company(most: int = VOCABULARY) -> list[Unit]:
+def _company(most=VOCABULARY):
     """Users who all wrote the same, and users of all lengths with one to three texts."""
     random = np.random.default_rng(5)
     same = _unit(random, 7, most=most)
@@ -46,21 +44,21 @@ def _company(most: int = VOCABULARY) -> list[Unit]:
     return [same] * 4 + others
 
 
-def _newcomers(most: int = VOCABULARY) -> list[Unit]:
+def _newcomers(most=VOCABULARY):
     random = np.random.default_rng(6)
     lengths = [(3,), (7,), (8,), (9,), (20,), (40,), (7, 7), (3, 12, 30), (5, 5, 5, 5)]
     return [*(_unit(random, *each, most=most) for each in lengths), _company(most)[0]]
 
 
 @pytest.fixture(params=[1, 2], ids=["1thread", "2threads"])
-def threads(request: pytest.FixtureRequest) -> Any:
+def threads(request):
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield
     torch.set_num_threads(before)
 
 
-def _model(adapter: str, dtype: torch.dtype) -> nn.Module:
+def _model(adapter, dtype):
     """One layer in the shapes of SmolLM2-135M, whose kernels are not those of tiny matrices."""
     torch.manual_seed(0)
     shape = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3}
@@ -80,7 +78,7 @@ CPU, CUDA = "cpu", "cuda"
 
 
 @pytest.fixture
-def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+def device(request):
     """As a worker has it: else a newcomer moved others on an H200, in bfloat16 with all weights."""
     if request.param == CUDA and not torch.cuda.is_available():
         pytest.skip("needs a GPU")
@@ -107,14 +105,12 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     indirect=["threads", "device"],
 )
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
-def test_a_newcomer_changes_no_bit_of_the_others(
-    threads: None, device: torch.device, adapter: str, dtype: torch.dtype, tokens: int, newcomers: slice, decay: float
-) -> None:
+def test_a_newcomer_changes_no_bit_of_the_others(threads, device, adapter, dtype, tokens, newcomers, decay):
     model, low = _model(adapter, dtype).to(device), dtype == torch.bfloat16
     gradients, company = BookKeeping(model, Clipping(NORM, low_precision=low)), _company()
     own = partial(row_losses, model, low_precision=low)
 
-    def seen(units: list[Unit]) -> Seen:
+    def seen(units):
         with device:  # what notes the contributions names none
             return of_batches(gradients, own, physical_batches(units, tokens, PAD, decay))
 
@@ -134,9 +130,7 @@ def test_a_newcomer_changes_no_bit_of_the_others(
 @pytest.mark.parametrize("device", [CUDA], indirect=True)
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt2_lora", "llama_lora"])
-def test_on_a_gpu_the_check_before_the_first_step_passes_and_sums_are_those_of_the_cpu(
-    device: torch.device, kind: str, low: bool
-) -> None:
+def test_on_a_gpu_the_check_before_the_first_step_passes_and_sums_are_those_of_the_cpu(device, kind, low):
     check_independence(tiny_model(kind).to(device), partial(row_losses, low_precision=low), 16, 8192)
     totals, batches = [], physical_batches(_company(PAD), 64, PAD)
     for where in (device, torch.device(CPU)):
@@ -159,9 +153,7 @@ TINY = [(*way, DTYPES[(at + turn) % 2]) for turn in (0, 1) for at, way in enumer
     indirect=["threads"],
 )
 @pytest.mark.parametrize(("kind", "way", "dtype"), some(TINY, *TINY[:6]))
-def test_tiny_models_with_opacus_and_checkpointing(
-    threads: None, kind: str, way: str, dtype: str, newcomers: slice
-) -> None:
+def test_tiny_models_with_opacus_and_checkpointing(threads, kind, way, dtype, newcomers):
     """Opacus has no tied weights; activation checkpointing computes activations again."""
     half = dtype == "bfloat16"
     model = tiny_model(kind).bfloat16() if half else tiny_model(kind)
@@ -170,7 +162,7 @@ def test_tiny_models_with_opacus_and_checkpointing(
     make = OpacusGradients if way == "opacus" else BookKeeping
     gradients, own = make(model, Clipping(NORM, low_precision=half)), partial(losses, model, half=half)
 
-    def seen(units: list[Unit]) -> Counter[int]:
+    def seen(units):
         return of_batches(gradients, own, physical_batches(units, 64, PAD)).each
 
     before = seen(_company(PAD))
@@ -178,7 +170,7 @@ def test_tiny_models_with_opacus_and_checkpointing(
         assert seen([newcomer, *_company(PAD)]) == before + seen([newcomer])
 
 
-def step_with(case: Case, units: list[list[Unit]]) -> Counter[int]:
+def step_with(case, units):
     """Contributions that this rank saw in one real step; `units` by rank."""
     engine: Any = made(case)
     engine._gradients = Watched(engine._gradients)
@@ -193,11 +185,11 @@ BY_DAY = (MATRIX[1], MATRIX[2], MATRIX[6], MATRIX[9])  # plain and zero3 in bflo
 
 @pytest.mark.parametrize("newcomers", [[7], pytest.param([2, 5], marks=EXHAUSTIVE)], ids=["one", "more"])
 @pytest.mark.parametrize(("engine", "kind", "dtype"), some(MATRIX, *BY_DAY))
-def test_two_ranks_of_every_engine(pair: Ranks, engine: str, kind: str, dtype: str, newcomers: list[int]) -> None:
+def test_two_ranks_of_every_engine(pair, engine, kind, dtype, newcomers):
     company, case = _company(PAD)[2:7], Case(kind, *ENGINES[engine], half=dtype == "bfloat16")
     first, second = company[::2], company[1::2]
 
-    def seen(*units: list[Unit]) -> Counter[int]:
+    def seen(*units):
         return sum(pair.run(step_with, case, units), Counter[int]())
 
     before = seen(first, second)
@@ -208,13 +200,13 @@ def test_two_ranks_of_every_engine(pair: Ranks, engine: str, kind: str, dtype: s
         assert seen([newcomer, *first], second) == before + alone
 
 
-def _of_everybody(model: nn.Module, batch: Batch, half: bool = False) -> torch.Tensor:
+def _of_everybody(model, batch, half=False):
     """Losses in which every unit feels the others, by a thousandth."""
     own = losses(model, batch, half)
     return own * (1 + 1e-3 * own.detach().sum())
 
 
-def test_losses_that_mix_users_are_refused_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_that_mix_users_are_refused_before_the_first_step(monkeypatch):
     model = tiny_model("llama")
     check_independence(model, losses, 16, 256)
     check_independence(model, _of_everybody, 16, 8)  # each unit is alone
@@ -226,13 +218,13 @@ def test_losses_that_mix_users_are_refused_before_the_first_step(monkeypatch: py
         made(Case("llama"))
 
 
-def _scattered(model: nn.Module, batch: Batch) -> torch.Tensor:
+def _scattered(model, batch):
     """Losses by way of an operation that torch has no repeatable kernel for, on no device."""
     own = losses(model, batch)
     return own + torch.zeros(2).put_(torch.tensor([0]), torch.ones(1)).sum()
 
 
-def test_an_operation_without_a_repeatable_kernel_is_refused() -> None:
+def test_an_operation_without_a_repeatable_kernel_is_refused():
     model = tiny_model("llama")
     check_independence(model, _scattered, 16, 64)
     torch.use_deterministic_algorithms(True)
@@ -244,7 +236,7 @@ def test_an_operation_without_a_repeatable_kernel_is_refused() -> None:
 
 
 @pytest.mark.parametrize("microbatches", [None, 4])
-def test_a_model_that_remembers_the_longest_text_is_refused(microbatches: int | None) -> None:
+def test_a_model_that_remembers_the_longest_text_is_refused(microbatches):
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=VOCABULARY, **size, max_position_embeddings=16, rope_parameters=rope)

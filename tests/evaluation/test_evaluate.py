@@ -6,8 +6,6 @@ import re
 import stat
 import sys
 import tracemalloc
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,45 +35,45 @@ LSA_ONLY = EvaluationConfig(embeddings=("tfidf",), base=None)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _fewer_texts_for_bleu() -> Iterator[None]:
+def _fewer_texts_for_bleu():
     """It compares every text with every other, and takes nine tenths of an evaluation so small."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(language, "BLEU_TEXTS", 40)
         yield
 
 
-def sentence(draw: random.Random) -> str:
+def sentence(draw):
     parts = (" ".join(map(draw.choice, (WHO, DOES, WHERE, WHEN))) for _ in range(draw.randint(1, 3)))
     return f"{draw.randint(0, 999)} {', and '.join(parts)}"
 
 
-def people(seed: int, users: int = 40, each: int = 5) -> Texts:
+def people(seed, users=40, each=5):
     draw = random.Random(seed)
     names = [f"{seed}-{user}" for user in range(users) for _ in range(each)]
     texts = [sentence(draw) for _ in names]
     return plain(texts, names, ["rain" if "rain" in text else "dry" for text in texts])
 
 
-def anonymous(texts: Texts) -> Texts:
+def anonymous(texts):
     return plain(texts.texts, labels=texts.labels)
 
 
-def by_name(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def by_name(found):
     return {row["name"]: row for row in found["rows"]}
 
 
-def compared(real: Texts, synthetic: Texts, held: Texts | None, config: EvaluationConfig = LSA_ONLY) -> Any:
+def compared(real, synthetic, held, config=LSA_ONLY):
     return by_name(evaluate(real, synthetic, held, config))
 
 
 @pytest.fixture(scope="module")
-def good(tiny_base: Path) -> dict[str, Any]:
+def good(tiny_base):
     """Synthetic text of the same distribution, with everything that can be measured."""
     config = EvaluationConfig(embeddings=(str(tiny_base), "tfidf"), base=str(tiny_base), label="label", max_words=20)
     return evaluate(people(1), anonymous(people(2)), people(3), config)
 
 
-def test_it_is_json_without_a_text_user_or_label_and_not_releasable(good: dict[str, Any], tiny_base: Path) -> None:
+def test_it_is_json_without_a_text_user_or_label_and_not_releasable(good, tiny_base):
     assert good["releasable"] is False
     assert json.loads(json.dumps(good, allow_nan=False)) == good
     written = (json.dumps(good) + markdown(good)).replace(str(tiny_base), "")
@@ -83,7 +81,7 @@ def test_it_is_json_without_a_text_user_or_label_and_not_releasable(good: dict[s
         assert piece not in written
 
 
-def test_text_of_the_same_distribution_scores_like_the_reference(good: dict[str, Any], tiny_base: Path) -> None:
+def test_text_of_the_same_distribution_scores_like_the_reference(good, tiny_base):
     rows = by_name(good)
     for name in ("precision", "recall", "coverage", "topic_total_variation", "distinct_2", "nearest_distance_p50"):
         assert rows[name]["synthetic"] == pytest.approx(rows[name]["reference"], abs=0.2), name
@@ -107,7 +105,7 @@ def test_text_of_the_same_distribution_scores_like_the_reference(good: dict[str,
         assert "synthetic_interval" not in rows[name]
 
 
-def test_copies_of_private_text_are_found_and_the_same_evaluation_gives_the_same_figures() -> None:
+def test_copies_of_private_text_are_found_and_the_same_evaluation_gives_the_same_figures():
     real, copies = people(1), anonymous(people(1))
     rows = compared(real, copies, people(3))
     assert compared(real, copies, people(3)) == rows
@@ -119,7 +117,7 @@ def test_copies_of_private_text_are_found_and_the_same_evaluation_gives_the_same
     assert rows["nearer_to_real"]["synthetic"] > 0.95
 
 
-def test_one_copied_text_of_two_hundred_is_found_whatever_the_sample() -> None:
+def test_one_copied_text_of_two_hundred_is_found_whatever_the_sample():
     real = people(1, users=100)
     mixed = plain([*people(2).texts[:-1], max(real.texts, key=len)])
     config = EvaluationConfig(embeddings=("tfidf",), base=None, max_texts=200)
@@ -128,7 +126,7 @@ def test_one_copied_text_of_two_hundred_is_found_whatever_the_sample() -> None:
     assert rows["longest_run_max"]["synthetic"] >= most - 5 > rows["longest_run_max"]["reference"]
 
 
-def test_one_sentence_and_text_of_another_kind_fail_where_they_should() -> None:
+def test_one_sentence_and_text_of_another_kind_fail_where_they_should():
     real = people(1)
     rows = compared(real, plain([real.texts[0]] * 200), None)
     assert rows["duplicate_share"]["synthetic"] > 0.9
@@ -145,7 +143,7 @@ def test_one_sentence_and_text_of_another_kind_fail_where_they_should() -> None:
     assert rows["new_word_share"]["synthetic"] > 0.5
 
 
-def test_what_is_missing_is_said() -> None:
+def test_what_is_missing_is_said():
     few, others = people(1, users=8), anonymous(people(2, users=8))
     one = plain(few.texts, ["ann"] * 40)
     assert evaluate(one, others, None, LSA_ONLY)["notes"] == [NO_HALVES, NO_HOLDOUT, FEW_USERS]
@@ -160,7 +158,7 @@ def test_what_is_missing_is_said() -> None:
     assert by_name(found)["accuracy"]["reference"] > 0.7
 
 
-def test_the_halves_of_a_drawing_share_no_user() -> None:
+def test_the_halves_of_a_drawing_share_no_user():
     drawn: Any = draw(people(1), anonymous(people(2, users=10)), None, LSA_ONLY)
     assert not set(drawn.real.users[drawn.target]) & set(drawn.real.users[drawn.reference])
     assert len(drawn.compared) == len(drawn.reference) == 50
@@ -171,7 +169,7 @@ def test_the_halves_of_a_drawing_share_no_user() -> None:
     assert rows["frechet"]["synthetic"] == pytest.approx(0, abs=1e-9)
 
 
-def test_errors_carry_no_text() -> None:
+def test_errors_carry_no_text():
     secret = plain(["swordfish"] * 5)
     with pytest.raises(ConfigError, match="neighbours is 5, and one side has 5 texts") as caught:
         evaluate(secret, secret, None, LSA_ONLY)
@@ -186,7 +184,7 @@ ROWS = [f"number {row % 97} asks number {row * 7 % 89} about line {row * 13 % 83
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
+def files(tmp_path):
     users, topics = [f"u{row // 3}" for row in range(120)], ["odd", "even"] * 60
     columns = {"text": ROWS, "user": users, "topic": topics, "lispress": TREES}
     pq.write_table(pa.table(columns), tmp_path / "real.parquet")
@@ -197,7 +195,7 @@ def files(tmp_path: Path) -> dict[str, str]:
     return {name.stem: str(name) for name in tmp_path.iterdir()}
 
 
-def test_it_prints_tables_and_writes_both_files(files: Any, tmp_path: Path, tiny_base: Path, monkeypatch: Any) -> None:
+def test_it_prints_tables_and_writes_both_files(files, tmp_path, tiny_base, monkeypatch):
     out = tmp_path / "deep" / "out"
     options = {"label": "topic", "tree": "lispress", "embedding": "tfidf", "base": str(tiny_base), "out": str(out)}
     words = ["evaluate", *(word for name, value in (options | files).items() for word in (f"--{name}", value))]
@@ -223,7 +221,7 @@ def test_it_prints_tables_and_writes_both_files(files: Any, tmp_path: Path, tiny
     assert "asks number" not in done.output + page + json.dumps(measured)
 
 
-def test_trees_are_named_in_real_text_and_may_be_called_parse_in_synthetic_text(files: dict[str, str]) -> None:
+def test_trees_are_named_in_real_text_and_may_be_called_parse_in_synthetic_text(files):
     config = EvaluationConfig(tree="lispress")
     texts = read_texts(files["synthetic"], "--synthetic", config)
     assert texts.trees is not None
@@ -245,7 +243,7 @@ def test_trees_are_named_in_real_text_and_may_be_called_parse_in_synthetic_text(
         (["--text", "message"], "--text is 'message', which is not a column of --real"),
     ],
 )
-def test_wrong_options_are_named(files: dict[str, str], options: list[str], sentence: str) -> None:
+def test_wrong_options_are_named(files, options, sentence):
     words = ["evaluate", "--real", files["real"], "--synthetic", files["synthetic"], *options]
     error = CliRunner().invoke(app, words).exception
     assert isinstance(error, RayPrivacyError)
@@ -255,7 +253,7 @@ def test_wrong_options_are_named(files: dict[str, str], options: list[str], sent
 
 
 @pytest.mark.parametrize("missing", ["sklearn", "sacrebleu"])
-def test_without_the_extra_it_says_what_to_install(files: Any, monkeypatch: Any, missing: str) -> None:
+def test_without_the_extra_it_says_what_to_install(files, monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     error = CliRunner().invoke(app, ["evaluate", "--real", files["real"], "--synthetic", files["synthetic"]]).exception
     assert isinstance(error, ConfigError)
@@ -267,7 +265,7 @@ CONFIG = EvaluationConfig()
 COLUMNS = {"text": [f"{SECRET} {row}" for row in range(30)], "user": [f"u{row % 6}" for row in range(30)]}
 
 
-def write(path: Path, columns: dict[str, list[Any]]) -> str:
+def write(path, columns):
     match path.suffix:
         case ".parquet":
             pq.write_table(pa.table(columns), path)
@@ -279,7 +277,7 @@ def write(path: Path, columns: dict[str, list[Any]]) -> str:
     return str(path)
 
 
-def refused(source: str, option: str = "--real", **config: Any) -> str:
+def refused(source, option="--real", **config):
     with pytest.raises(CorpusError) as caught:
         read_texts(source, option, EvaluationConfig(**config))
     message = str(caught.value)
@@ -290,7 +288,7 @@ def refused(source: str, option: str = "--real", **config: Any) -> str:
     return message
 
 
-def test_a_file_that_breaks_between_two_readings_is_not_quoted(tmp_path: Path) -> None:
+def test_a_file_that_breaks_between_two_readings_is_not_quoted(tmp_path):
     source = write(tmp_path / "a.jsonl", COLUMNS)
     read_texts(source, "--real", CONFIG)
     blocks = text_blocks(source, "--real", CONFIG)
@@ -305,7 +303,7 @@ def test_a_file_that_breaks_between_two_readings_is_not_quoted(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
-def test_every_format_gives_the_same_texts(tmp_path: Path, kind: str) -> None:
+def test_every_format_gives_the_same_texts(tmp_path, kind):
     found = read_texts(write(tmp_path / f"a.{kind}", COLUMNS), "--real", CONFIG)
     assert found.texts == COLUMNS["text"]
     assert found.users.tolist() == [row % 6 for row in range(30)]
@@ -315,7 +313,7 @@ def test_every_format_gives_the_same_texts(tmp_path: Path, kind: str) -> None:
     assert len(read_texts(str(tmp_path), "--real", CONFIG)) == 60, "a folder is one corpus"
 
 
-def test_of_many_texts_a_sample_is_kept_and_all_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_texts_a_sample_is_kept_and_all_are_searched(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_PIECE_LINES", 2000)
     rows = 20_000
     columns = {
@@ -346,7 +344,7 @@ def test_of_many_texts_a_sample_is_kept_and_all_are_searched(tmp_path: Path, mon
     assert len(everything) == everything.summary()["texts"] == rows - 1
 
 
-def test_columns_can_be_named_and_texts_without_a_user_are_users_of_their_own(tmp_path: Path) -> None:
+def test_columns_can_be_named_and_texts_without_a_user_are_users_of_their_own(tmp_path):
     columns = {"message": COLUMNS["text"], "author": COLUMNS["user"], "topic": ["tea", None, "", *["x"] * 27]}
     config = EvaluationConfig(text="message", user="author", label="topic")
     found = read_texts(write(tmp_path / "a.parquet", columns), "--real", config)
@@ -374,7 +372,7 @@ def test_columns_can_be_named_and_texts_without_a_user_are_users_of_their_own(tm
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
-def test_a_file_of_few_texts_or_none_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_file_of_few_texts_or_none_is_refused(tmp_path, kind):
     few = f"texts that are not empty: give at least {reading.LEAST_TEXTS}."
     path = tmp_path / f"a.{kind}"
     path.touch()
@@ -384,7 +382,7 @@ def test_a_file_of_few_texts_or_none_is_refused(tmp_path: Path, kind: str) -> No
     assert refused(write(path, {"text": [SECRET]}), "--holdout") == f"--holdout has 1 {few}"
 
 
-def test_what_is_not_there_and_what_is_no_corpus_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_there_and_what_is_no_corpus_is_refused(tmp_path):
     for name, encoding in (("a.csv", "latin-1"), ("a.csv", "utf-16"), ("a.jsonl", "latin-1"), ("a.jsonl", "utf-16")):
         write(tmp_path / name, {"text": [f"{SECRET} café {row}" for row in range(30)]})
         body = (tmp_path / name).read_text().replace("\\u00e9", "é")
@@ -401,7 +399,7 @@ def test_what_is_not_there_and_what_is_no_corpus_is_refused(tmp_path: Path) -> N
     assert "UTF-8" in refused(str(tmp_path / "b.parquet"))
 
 
-def test_halves_share_no_user_and_are_about_equal() -> None:
+def test_halves_share_no_user_and_are_about_equal():
     users = np.repeat(np.arange(100), np.arange(100) % 7 + 1)
     parts: Any = halves(users, 0)
     first, second = parts

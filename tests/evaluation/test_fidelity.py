@@ -1,7 +1,6 @@
 """Distances, intervals over users and embeddings: closed forms, reference implementations, by hand."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from rayprivacy.evaluation.figures import Figure, mean_figure
 from rayprivacy.evaluation.language import perplexity_figures, row_nll, total_nll
 from rayprivacy.evaluation.words import Topics
 from rayprivacy.models import sources
-from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import encode
 from rayprivacy.models.sentences import SentenceModel
 
@@ -28,7 +26,7 @@ RAINS = [f"the {what} will bring {how} rain" for what in ("storm", "wind", "clou
 TRAIN = [f"take the {when} train to the {where}" for when in ("early", "late", "next") for where in ("city", "coast")]
 
 
-def test_frechet_of_commuting_gaussians_is_a_closed_form() -> None:
+def test_frechet_of_commuting_gaussians_is_a_closed_form():
     left, right = np.array([1.0, 4.0, 9.0]), np.array([4.0, 4.0, 1.0])
     apart = np.array([1.0, -2.0, 0.5])
     expected = (apart**2).sum() + ((np.sqrt(left) - np.sqrt(right)) ** 2).sum()
@@ -49,7 +47,7 @@ def test_frechet_of_commuting_gaussians_is_a_closed_form() -> None:
 
 
 @pytest.mark.parametrize("rank", [12, 40])
-def test_frechet_is_the_one_by_the_matrix_root(rank: int) -> None:
+def test_frechet_is_the_one_by_the_matrix_root(rank):
     draw = np.random.default_rng(rank)
     left, right = (root @ root.T for root in draw.normal(size=(2, 12, rank)))
     mean, other = draw.normal(size=12), draw.normal(size=12)
@@ -57,7 +55,7 @@ def test_frechet_is_the_one_by_the_matrix_root(rank: int) -> None:
     assert gaussian_frechet(mean, left, other, right) == pytest.approx(expected, rel=1e-8)
 
 
-def test_mauve_is_high_for_one_distribution_and_low_for_two_and_shares_by_hand() -> None:
+def test_mauve_is_high_for_one_distribution_and_low_for_two_and_shares_by_hand():
     draw = np.random.default_rng(4)
     real, same = draw.normal(size=(2, 400, 8)).astype(np.float32)
     far = (draw.normal(size=(400, 8)) + np.array([6.0] + [0.0] * 7)).astype(np.float32)
@@ -74,7 +72,7 @@ def test_mauve_is_high_for_one_distribution_and_low_for_two_and_shares_by_hand()
 
 @pytest.mark.parametrize("neighbours", [1, 20])
 @pytest.mark.parametrize(("real", "synthetic", "shift"), [(700, 600, 0.3), (60, 1100, 1.5), (900, 40, 0.0)])
-def test_they_are_those_of_prdc(real: int, synthetic: int, shift: float, neighbours: int) -> None:
+def test_they_are_those_of_prdc(real, synthetic, shift, neighbours):
     draw = np.random.default_rng(real + neighbours)
     ours, theirs = draw.normal(size=(real, 8)), draw.normal(loc=shift, size=(synthetic, 8))
     found, expected = balls(ours, theirs, neighbours).figures(), compute_prdc(ours, theirs, neighbours)
@@ -82,7 +80,7 @@ def test_they_are_those_of_prdc(real: int, synthetic: int, shift: float, neighbo
         assert found[name] == pytest.approx(expected[name], abs=1e-9), name
 
 
-def test_by_hand_on_a_line() -> None:
+def test_by_hand_on_a_line():
     real, synthetic = np.array([[0.0], [1.0], [3.0]]), np.array([[0.5], [10.0], [10.5]])
     found = balls(real, synthetic, 1)  # real radii 1, 1, 2; synthetic radii 9.5, 0.5, 0.5
     assert found.precise.tolist() == [1, 0, 0]
@@ -110,7 +108,7 @@ def test_by_hand_on_a_line() -> None:
     assert wide["recall"] > 0.8
 
 
-def test_the_same_topics_have_distance_zero_and_one_that_is_left_out_is_its_share() -> None:
+def test_the_same_topics_have_distance_zero_and_one_that_is_left_out_is_its_share():
     texts = (TEAS + RAINS + TRAIN) * 4
     topics = Topics(texts)
     assert topics.distances(texts, texts[::-1]) == {"topic_total_variation": 0, "topic_jensen_shannon": 0}
@@ -129,7 +127,7 @@ def test_the_same_topics_have_distance_zero_and_one_that_is_left_out_is_its_shar
 USERS, EACH, WORLDS = 60, 20, 300
 
 
-def test_intervals_by_hand() -> None:
+def test_intervals_by_hand():
     users = np.array([0, 0, 1])
     assert mean_figure([1.0, 2.0, 6.0], users, 0).value == 3
     assert mean_figure([1.0, 2.0, 6.0], users, 0, weights=[1, 1, 2]).value == 3.75
@@ -145,7 +143,7 @@ def test_intervals_by_hand() -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_resampling_users_covers_the_truth_and_resampling_texts_does_not() -> None:
+def test_resampling_users_covers_the_truth_and_resampling_texts_does_not():
     """How often each interval holds the true mean 0, when texts of a user share a part."""
     draw = np.random.default_rng(20240501)
     users = np.repeat(np.arange(USERS), EACH)
@@ -162,7 +160,7 @@ def test_resampling_users_covers_the_truth_and_resampling_texts_does_not() -> No
     assert hits["texts"] / WORLDS < 0.55
 
 
-def test_models_are_resampled_together() -> None:
+def test_models_are_resampled_together():
     draw = np.random.default_rng(0)
     tokens, users = draw.integers(5, 20, 400).astype(float), np.arange(400) // 4
     hard = tokens * (3 + draw.normal(size=100)[users])  # some users are hard for every model
@@ -182,7 +180,7 @@ def test_models_are_resampled_together() -> None:
     assert own[1] / own[0] > 2 * apart[1] / apart[0]
 
 
-def test_the_rows_add_up_to_the_whole(tiny_backbone: Backbone, public_sentences: list[str]) -> None:
+def test_the_rows_add_up_to_the_whole(tiny_backbone, public_sentences):
     documents = [tiny_backbone.document(text, 40) for text in public_sentences]
     rows = encode(tiny_backbone, documents, 64, len(documents))
     each = row_nll(rows.hidden, rows, tiny_backbone.head)
@@ -202,18 +200,18 @@ RAIN = ["it rains all day", "rain and wind today", "the wind brings rain", "a da
 
 
 @pytest.fixture(scope="module")
-def sentence_model() -> SentenceModel:
+def sentence_model():
     found = open_embedding("minilm-l6")
     assert isinstance(found, SentenceModel)
     return found
 
 
 @pytest.fixture
-def models(tiny_backbone: Backbone, sentence_model: SentenceModel) -> Models:
+def models(tiny_backbone, sentence_model):
     return {"tfidf": None, "base": tiny_backbone, "minilm": sentence_model}
 
 
-def test_a_sentence_vector_is_that_of_the_text_alone(sentence_model: SentenceModel) -> None:
+def test_a_sentence_vector_is_that_of_the_text_alone(sentence_model):
     texts = [*TEA, "soup", "a long one " * 200]
     found = sentence_model.vectors(texts)
     alone = np.concatenate([sentence_model.vectors([text]) for text in texts])
@@ -223,7 +221,7 @@ def test_a_sentence_vector_is_that_of_the_text_alone(sentence_model: SentenceMod
     assert one @ same > 0.5 > 0.2 > one @ other
 
 
-def test_a_model_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_model_that_is_not_there_is_named(monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match=r"^--base is .*there is no such directory"):
         embeddings.open_base(str(tmp_path / "none"))
     monkeypatch.setattr(sources, "find_spec", lambda _: None)
@@ -231,7 +229,7 @@ def test_a_model_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp
         open_embedding("minilm-l6")
 
 
-def test_a_mean_state_is_the_mean_over_a_texts_own_tokens(tiny_backbone: Backbone) -> None:
+def test_a_mean_state_is_the_mean_over_a_texts_own_tokens(tiny_backbone):
     texts = ["hello how are you today", "soup", "the weather is nice and the sun is out this morning" * 5]
     found = mean_states(tiny_backbone, texts, 1)
     for text, state in zip(texts, found, strict=True):
@@ -244,7 +242,7 @@ def test_a_mean_state_is_the_mean_over_a_texts_own_tokens(tiny_backbone: Backbon
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_equal_texts_are_one_point_and_points_have_length_one(models: Models, kind: str) -> None:
+def test_equal_texts_are_one_point_and_points_have_length_one(models, kind):
     first, second = embed([[*TEA, *RAIN, TEA[0]], [RAIN[2], *TEA]], models[kind])
     assert (len(first), len(second)) == (11, 6)
     assert first.shape[1] == second.shape[1] <= embeddings.DIMENSIONS
@@ -260,7 +258,7 @@ def test_equal_texts_are_one_point_and_points_have_length_one(models: Models, ki
     np.testing.assert_array_equal(same[0], odd[0])
 
 
-def test_words_in_common_are_nearness() -> None:
+def test_words_in_common_are_nearness():
     points = np.array([[1.0, 0.0], [0.6, 0.8], [-1.0, 0.0], [0.0, 0.0]])
     assert nearest_distances(points, np.array([[1.0, 0.0], [0.0, 1.0]])).tolist() == [0, 0.2, 1, 1]
     tea, rain, new = embed([TEA, RAIN, ["black tea and milk", "heavy wind and rain"]], None)

@@ -26,7 +26,7 @@ HYPOTHESES = ["the cat sat on the mat", "hello there, how are you ?", "I like te
 REFERENCES = ["the cat sat on a mat", "hello, how are you today ?", "I like green tea"]
 
 
-def test_bleu_and_perplexity_by_hand() -> None:
+def test_bleu_and_perplexity_by_hand():
     # 5 of 6 words, 3 of 5 pairs, 2 of 4 triples; equal lengths, so no brevity penalty
     assert bleu(HYPOTHESES[:1], REFERENCES[:1], 3) == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4) ** (1 / 3))
     assert bleu(["a b c"], ["a b c d"], 2) == pytest.approx(100 * math.exp(1 - 4 / 3)), "brevity penalty"
@@ -39,7 +39,7 @@ def test_bleu_and_perplexity_by_hand() -> None:
             perplexity(nll, tokens)
 
 
-def test_bleu_against_a_pool_is_that_of_sacrebleu_with_many_references_and_may_leave_each_text_out() -> None:
+def test_bleu_against_a_pool_is_that_of_sacrebleu_with_many_references_and_may_leave_each_text_out():
     one = sacrebleu.sentence_bleu(HYPOTHESES[0], REFERENCES, smooth_method="exp").score
     assert pool_bleu(HYPOTHESES[:1], REFERENCES, 4) == pytest.approx(one)
     assert pool_bleu(["a b c d", "x y z w"], ["a b c d"], 4) == pytest.approx(100 / 2, abs=3)
@@ -56,7 +56,7 @@ def test_bleu_against_a_pool_is_that_of_sacrebleu_with_many_references_and_may_l
         bleu(["a"], ["a"], 0)
 
 
-def test_distinct_and_shared_words_by_hand() -> None:
+def test_distinct_and_shared_words_by_hand():
     texts = ["a b a b", "a b"]
     assert distinct_n(texts, 1) == 2 / 6
     assert distinct_n(texts, 2) == 2 / 4  # ab, ba of ab, ba, ab, ab: no pair runs across texts
@@ -70,7 +70,7 @@ def test_distinct_and_shared_words_by_hand() -> None:
     assert language.shared_words([], []) == {"word_type_overlap": 0, "new_word_share": 0}
 
 
-def test_synthetic_metrics_by_hand() -> None:
+def test_synthetic_metrics_by_hand():
     names = ("texts", "distinct_1", "distinct_2", "empty_share", "duplicate_share")
     found, nothing = language.synthetic_metrics(["a b", "a b", " ", "c"]), language.synthetic_metrics([])
     assert [found[name] for name in names] == [4, 3 / 5, 1 / 2, 0.25, 0.25]
@@ -85,14 +85,14 @@ def test_synthetic_metrics_by_hand() -> None:
 
 @settings(max_examples=30)
 @given(st.lists(st.text(max_size=40), max_size=20))
-def test_every_text_falls_into_one_public_bin(texts: list[str]) -> None:
+def test_every_text_falls_into_one_public_bin(texts):
     found = length_summary(texts)
     assert found["histogram"]["edges"] == list(language.WORD_EDGES)
     assert sum(found["histogram"]["counts"]) == len(texts)
     json.dumps(found, allow_nan=False)
 
 
-def brute(text: str, real: list[str], most: int = 100) -> int:
+def brute(text, real, most=100):
     words, others = normal_words(text), [f" {' '.join(normal_words(other))} " for other in real]
     for length in range(min(len(words), most), 0, -1):
         pieces = (f" {' '.join(words[at : at + length])} " for at in range(len(words) - length + 1))
@@ -103,7 +103,7 @@ def brute(text: str, real: list[str], most: int = 100) -> int:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("alphabet", ["ab", "abcdefgh"])
-def test_the_longest_run_is_that_of_a_search_that_tries_all(seed: int, alphabet: str) -> None:
+def test_the_longest_run_is_that_of_a_search_that_tries_all(seed, alphabet):
     draw = random.Random(seed)
     texts, real = ([" ".join(draw.choices(alphabet, k=draw.randint(0, 30))) for _ in range(25)] for _ in range(2))
     found = shared_runs(texts, [real])
@@ -111,7 +111,7 @@ def test_the_longest_run_is_that_of_a_search_that_tries_all(seed: int, alphabet:
     assert found.words.tolist() == [len(text.split()) for text in texts]
 
 
-def test_grams_by_hand() -> None:
+def test_grams_by_hand():
     real = ["one two three four five six seven eight nine ten"]
     found = shared_runs(["x one two three four five six seven eight nine y", "nine ten one two", "", real[0]], [real])
     assert found.longest.tolist() == [9, 2, 0, 10]
@@ -127,7 +127,7 @@ def test_grams_by_hand() -> None:
     assert shared_runs([real[19_999], "w1 x2"], [real]).longest.tolist() == [4, 1]
 
 
-def test_capitals_punctuation_and_unicode_forms_do_not_hide_a_copy() -> None:
+def test_capitals_punctuation_and_unicode_forms_do_not_hide_a_copy():
     real = "We'll meet at the café, near the OLD station, at nine o'clock"
     copy = "we ll MEET at the cafe\u0301 near... the old station - at nine o clock!"
     found = shared_runs([copy], [[real]])
@@ -143,7 +143,7 @@ def test_capitals_punctuation_and_unicode_forms_do_not_hide_a_copy() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 40])
-def test_blocks_of_real_texts_are_as_good_as_all_at_once(size: int) -> None:
+def test_blocks_of_real_texts_are_as_good_as_all_at_once(size):
     draw = random.Random(size)
     texts, real = ([" ".join(draw.choices("abc", k=draw.randint(0, 30))) for _ in range(40)] for _ in range(2))
     whole = shared_runs(texts, [real])
@@ -161,7 +161,7 @@ FRAMES = st.builds(
 )
 
 
-def test_rates_by_hand() -> None:
+def test_rates_by_hand():
     for slots in range(4):
         held = TRUTH.slots[:slots]
         assert errors_of(Frame("play", held), Frame("book", held)).rate == 1 / (slots + 1)
@@ -181,7 +181,7 @@ def test_rates_by_hand() -> None:
 
 
 @given(FRAMES, FRAMES)
-def test_errors_are_those_of_the_other_side_mirrored(one: Frame, other: Frame) -> None:
+def test_errors_are_those_of_the_other_side_mirrored(one, other):
     there, back = errors_of(one, other), errors_of(other, one)
     assert (there.deletions, there.insertions) == (back.insertions, back.deletions)
     assert (there.substitutions, there.intents) == (back.substitutions, back.intents)
@@ -190,7 +190,7 @@ def test_errors_are_those_of_the_other_side_mirrored(one: Frame, other: Frame) -
 
 
 @given(st.lists(st.sampled_from(["O", "B-x", "I-x", "B-y", "I-y"]), max_size=9))
-def test_spans_hold_every_word_that_has_a_slot(labels: list[str]) -> None:
+def test_spans_hold_every_word_that_has_a_slot(labels):
     words = [str(at) for at in range(len(labels))]
     inside = [word for label, word in zip(labels, words, strict=True) if label != "O"]
     assert [word for _, said in spans(labels, words) for word in said.split()] == inside
@@ -201,7 +201,7 @@ COUNTS = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 9), min_size=
 
 
 @given(COUNTS, COUNTS)
-def test_the_distance_is_symmetric_and_at_most_two(first: Counter[str], second: Counter[str]) -> None:
+def test_the_distance_is_symmetric_and_at_most_two(first, second):
     found = chi_square(first, second)
     assert found == pytest.approx(chi_square(second, first))
     assert 0 <= found <= 2 + 1e-12
@@ -210,7 +210,7 @@ def test_the_distance_is_symmetric_and_at_most_two(first: Counter[str], second: 
     assert (found > 1e-9) == any(one != other for one, other in shares)
 
 
-def test_trees_by_hand() -> None:
+def test_trees_by_hand():
     texts = plain([f"text {number}" for number in range(60)])
     assert tree_rows(draw(texts, texts, None, EvaluationConfig(tree="lispress"))) == [], "there is no column of trees"
     real = ["(A (B) (B) (C))", '(A (D "x"))']  # A 2, B 2, C 1, D 1
@@ -230,7 +230,7 @@ def test_trees_by_hand() -> None:
 WORDS = {"tea": "green black hot cup milk honey".split(), "rain": "storm wind cloud wet grey umbrella".split()}  # noqa: SIM905
 
 
-def corpus(seed: int, count: int, swap: bool = False, tea: float = 0.5) -> Texts:
+def corpus(seed, count, swap=False, tea=0.5):
     draw = random.Random(seed)
     topics = ["tea" if draw.random() < tea else "rain" for _ in range(count)]
     texts = [" ".join(draw.choices(WORDS[topic], k=4)) for topic in topics]
@@ -238,7 +238,7 @@ def corpus(seed: int, count: int, swap: bool = False, tea: float = 0.5) -> Texts
     return plain(texts, [f"{seed}-{row // 4}" for row in range(count)], labels)
 
 
-def test_good_synthetic_text_teaches_as_well_as_real_text_and_wrong_labels_do_not() -> None:
+def test_good_synthetic_text_teaches_as_well_as_real_text_and_wrong_labels_do_not():
     ours, theirs, sizes = downstream(corpus(1, 200), corpus(2, 120), corpus(3, 80))
     assert ours["accuracy"].value == theirs["accuracy"].value == 1.0
     assert ours["macro_f1"].value == 1.0
@@ -251,7 +251,7 @@ def test_good_synthetic_text_teaches_as_well_as_real_text_and_wrong_labels_do_no
     assert theirs["most_frequent_label_accuracy"].value == test.labels.count("tea") / 200
 
 
-def test_macro_f1_counts_each_label_of_the_test_alike() -> None:
+def test_macro_f1_counts_each_label_of_the_test_alike():
     test = plain(["green milk"] * 9 + ["storm wind"], labels=["tea"] * 9 + ["rain"])
     taught = plain(["green", "storm wind", "honey"] * 9, labels=["tea", "tea", "x"] * 9)
     ours, _, _ = downstream(corpus(1, 60), taught, test)  # says tea to everything here: F1 18/19 of tea, 0 of rain
@@ -266,7 +266,7 @@ def test_macro_f1_counts_each_label_of_the_test_alike() -> None:
     assert found.low < found.value < found.high
 
 
-def test_one_label_is_nothing_to_learn_and_is_not_quoted() -> None:
+def test_one_label_is_nothing_to_learn_and_is_not_quoted():
     secret = plain(["a b", "c d"] * 20, labels=["secret-label"] * 40)
     for arguments, side in (((corpus(1, 50), secret), "--synthetic"), ((secret, corpus(1, 50)), "--real")):
         with pytest.raises(CorpusError, match=f"fewer than two labels in {side}") as caught:

@@ -4,5 +4,5 @@ import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_thread(one_thread: None) -> None:
+def _one_thread(one_thread):
     """For every module here."""

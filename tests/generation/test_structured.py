@@ -4,8 +4,6 @@ import json
 import random
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,11 +16,11 @@ from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.generation.text_writers import MASKED_DRAWS, Structure, StructuredWriter
 from rayprivacy.methods.two_stage import parser as parsing
 from rayprivacy.methods.two_stage.parser import UNREAD, Parser, asked, fitted_parser, split_pairs
-from rayprivacy.models.backbone import Backbone, load_backbone, model_digest
+from rayprivacy.models.backbone import load_backbone, model_digest
 from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import ModelConfig, ParserConfig
 from rayprivacy.structures.grammar import Grammar, lispress
-from rayprivacy.structures.masks import LlguidanceMatcher, Matcher, XgrammarMatcher, check_grammar
+from rayprivacy.structures.masks import LlguidanceMatcher, XgrammarMatcher, check_grammar
 from rayprivacy.structures.trees import names, parse, written
 
 pytest.importorskip("xgrammar")
@@ -36,7 +34,7 @@ CONFIG = SamplingConfig(max_tokens=12, seed=5)
 BOTH = pytest.mark.parametrize("kind", [XgrammarMatcher, LlguidanceMatcher])
 
 
-def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+def _object(properties, *required):
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
@@ -46,11 +44,11 @@ REQUESTS = Grammar(json.dumps({"anyOf": [PLAY, _object({"intent": {"enum": ["Sto
 
 
 @pytest.fixture(scope="module", params=[XgrammarMatcher, LlguidanceMatcher])
-def matcher(request: pytest.FixtureRequest, tiny_backbone: Any) -> Any:
+def matcher(request, tiny_backbone):
     return request.param(GRAMMAR, tiny_backbone, tiny_backbone.head.shape[0])
 
 
-def test_a_broken_tree_is_not_accepted_and_real_ones_over_listed_names_are(matcher: Matcher) -> None:
+def test_a_broken_tree_is_not_accepted_and_real_ones_over_listed_names_are(matcher):
     """One character less, or one more, of real trees: what is accepted is a tree still."""
     bad = ["", "(", "Yield", "(Yield", "(Yield))", "(Steal)", "(Yield  (Find))", "(Yield) (Find)", '(Yield "a)']
     assert [each for each in [*bad, "(Yield )"] if matcher.accepts(each)] == []
@@ -72,7 +70,7 @@ def test_a_broken_tree_is_not_accepted_and_real_ones_over_listed_names_are(match
 @pytest.mark.parametrize(
     ("grammar", "begun"), [(GRAMMAR, '(Yield (?= "my'), (REQUESTS, '{"intent": "Play", "slots": {"artist": "my')]
 )
-def test_inside_a_string_no_special_token_may_come(kind: Any, grammar: Grammar, begun: str, tiny_backbone: Any) -> None:
+def test_inside_a_string_no_special_token_may_come(kind, grammar, begun, tiny_backbone):
     """A string may hold any character, but a text is not to hold the name of a token that ends generation."""
     tokens = tiny_backbone.tokenizer.encode(begun, add_special_tokens=False)
     vocabulary = tiny_backbone.head.shape[0]
@@ -86,7 +84,7 @@ def test_inside_a_string_no_special_token_may_come(kind: Any, grammar: Grammar, 
 
 
 @BOTH
-def test_json_follows_its_schema_as_python_writes_it(kind: Any, tiny_backbone: Any) -> None:
+def test_json_follows_its_schema_as_python_writes_it(kind, tiny_backbone):
     matcher = kind(REQUESTS, tiny_backbone, tiny_backbone.head.shape[0])
     slots = {"artist": "the band", "track": 'a "b" \\ é'}
     good = [{"intent": "Play", "slots": slots}, {"intent": "Play", "slots": {}}, {"intent": "Go on"}]
@@ -102,7 +100,7 @@ def test_json_follows_its_schema_as_python_writes_it(kind: Any, tiny_backbone: A
     assert not bounded.accepts('{"a": "b\x02c"}'), "a control character, which the rules of xgrammar let pass"
 
 
-def test_both_packages_leave_the_same_texts(tiny_backbone: Any) -> None:
+def test_both_packages_leave_the_same_texts(tiny_backbone):
     """Along random walks, token by token; of a text that is forced, llguidance leaves the usual way of cutting it."""
     dice, vocabulary = random.Random(4), tiny_backbone.head.shape[0]
     for grammar in (SHORT, REQUESTS):
@@ -121,7 +119,7 @@ def test_both_packages_leave_the_same_texts(tiny_backbone: Any) -> None:
 
 
 @pytest.mark.parametrize("missing", ["xgrammar", "llguidance"])
-def test_rules_that_are_none_are_one_sentence(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_that_are_none_are_one_sentence(missing, monkeypatch):
     monkeypatch.setattr("rayprivacy.structures.masks._installed", lambda package: package != missing)
     for good in (GRAMMAR, SHORT, REQUESTS):
         check_grammar(good, "parses.rules")
@@ -134,8 +132,8 @@ def test_rules_that_are_none_are_one_sentence(missing: str, monkeypatch: pytest.
         check_grammar(SHORT, "parses.rules")
 
 
-def _writer(backbone: Any, **structure: Any) -> StructuredWriter:
-    def continued(masks: Any, prompts: list[str], config: SamplingConfig) -> list[str]:
+def _writer(backbone, **structure):
+    def continued(masks, prompts, config):
         documents = sample(backbone.model, backbone, prompts, config, masks=masks)
         return [backbone.text_after(prompt, ids) for prompt, ids in zip(prompts, documents, strict=True)]
 
@@ -150,7 +148,7 @@ def _writer(backbone: Any, **structure: Any) -> StructuredWriter:
 
 
 @BOTH
-def test_a_model_that_knows_no_grammar_follows_it_under_masks(kind: Any, tiny_backbone: Any, monkeypatch: Any) -> None:
+def test_a_model_that_knows_no_grammar_follows_it_under_masks(kind, tiny_backbone, monkeypatch):
     if kind is LlguidanceMatcher:  # as where xgrammar is not installed
         monkeypatch.setattr("rayprivacy.structures.masks._installed", lambda package: package == "llguidance")
     writer = _writer(tiny_backbone, free_draws=2)
@@ -166,7 +164,7 @@ def test_a_model_that_knows_no_grammar_follows_it_under_masks(kind: Any, tiny_ba
     assert _writer(tiny_backbone, free_draws=2)([""] * 16, CONFIG) == found
 
 
-def test_what_does_not_end_in_time_is_left_out_and_draws_are_those_asked_for(tiny_backbone: Any) -> None:
+def test_what_does_not_end_in_time_is_left_out_and_draws_are_those_asked_for(tiny_backbone):
     writer = _writer(tiny_backbone)
     found = writer([""] * 3, CONFIG.model_copy(update={"max_tokens": 2}))
     assert [reason for _, reason in found] == ["incomplete"] * 3
@@ -184,11 +182,11 @@ def test_what_does_not_end_in_time_is_left_out_and_draws_are_those_asked_for(tin
     assert _writer(tiny_backbone, grammar=None, constrained=False)([""] * 4, CONFIG) == found
 
 
-def test_what_is_accepted_is_drawn_no_more(tiny_backbone: Any) -> None:
+def test_what_is_accepted_is_drawn_no_more(tiny_backbone):
     """Free draws are repeated for the rest alone, so that what is kept of them is the model's own distribution."""
     asked: list[int] = []
 
-    def freely(prompts: list[str], config: SamplingConfig) -> list[str]:
+    def freely(prompts, config):
         asked.append(len(prompts))
         return ["(Yield)" if number % 2 else "(Yie" for number in range(len(prompts))]
 
@@ -207,17 +205,17 @@ STRANGE = ["", " ", "\x00", "play " * 300, "parse play\n{", "\ud83c\udfb6", '{"i
 
 
 @pytest.fixture(scope="module")
-def learnt(tiny_backbone: Backbone, one_thread: None) -> tuple[Any, dict[str, float]]:
+def learnt(tiny_backbone, one_thread):
     pytest.importorskip("xgrammar")
     return fitted_parser(tiny_backbone, PAIRS, PARSING, 64, nobody)
 
 
 @pytest.fixture
-def parser(learnt: tuple[Any, dict[str, float]], tiny_backbone: Backbone) -> Parser:
+def parser(learnt, tiny_backbone):
     return Parser(replace(tiny_backbone, model=learnt[0]), 16, 64, RULES)
 
 
-def test_it_learns_public_pairs(learnt: Any, parser: Parser, tiny_backbone: Backbone) -> None:
+def test_it_learns_public_pairs(learnt, parser, tiny_backbone):
     assert learnt[1]["loss_after"] < 0.3 * learnt[1]["loss_before"]
     held, others = split_pairs(PAIRS)
     assert len(held) == 6
@@ -226,7 +224,7 @@ def test_it_learns_public_pairs(learnt: Any, parser: Parser, tiny_backbone: Back
     assert not any(parameter.requires_grad for parameter in tiny_backbone.model.parameters())
 
 
-def test_equal_pairs_give_equal_bits(tiny_backbone: Backbone) -> None:
+def test_equal_pairs_give_equal_bits(tiny_backbone):
     short = PARSING.model_copy(update={"steps": 3})
     (one, figures), (other, _) = (fitted_parser(tiny_backbone, PAIRS[:20], short, 64, nobody) for _ in range(2))
     assert model_digest(one) == model_digest(other) != tiny_backbone.digest
@@ -235,7 +233,7 @@ def test_equal_pairs_give_equal_bits(tiny_backbone: Backbone) -> None:
         fitted_parser(tiny_backbone, PAIRS, short.model_copy(update={"learning_rate": 1e30}), 64, nobody)
 
 
-def test_the_tree_of_a_record_depends_on_no_other_one(parser: Parser) -> None:
+def test_the_tree_of_a_record_depends_on_no_other_one(parser):
     """Neither on records before it, nor on those that are read together: to the last bit there is no other one."""
     said = [each for each, _ in PAIRS[:4]] + STRANGE
     first = [parser(each) for each in said]
@@ -248,10 +246,8 @@ def test_the_tree_of_a_record_depends_on_no_other_one(parser: Parser) -> None:
     assert all(tree == UNREAD or names(tree) is not None for tree in map(free, STRANGE[:3]))
 
 
-def test_a_record_that_breaks_the_model_shows_nowhere(
-    parser: Parser, monkeypatch: pytest.MonkeyPatch, capfd: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(*_: Any, **__: Any) -> Any:
+def test_a_record_that_breaks_the_model_shows_nowhere(parser, monkeypatch, capfd, caplog):
+    def broken(*_, **__):
         raise RuntimeError("my secret pin is 1234")
 
     monkeypatch.setattr(parsing, "greedy", broken)
@@ -262,7 +258,7 @@ def test_a_record_that_breaks_the_model_shows_nowhere(
         parser.read("public text")  # where nothing is private, a fault is told
 
 
-def test_only_first_tokens_are_read_and_a_saved_parser_reads_the_same(parser: Parser, tmp_path: Path) -> None:
+def test_only_first_tokens_are_read_and_a_saved_parser_reads_the_same(parser, tmp_path):
     save_model(parser.backbone.model, parser.backbone.tokenizer, tmp_path / "parser", "release", "A test.")
     again = Parser(load_backbone(ModelConfig(base=str(tmp_path / "parser"), dtype="float32")), 16, 64, RULES)
     assert [again(said) for said, _ in PAIRS[:3]] == [parser(said) for said, _ in PAIRS[:3]]

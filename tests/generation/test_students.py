@@ -1,8 +1,6 @@
 """Students follow the votes, whether they train a head or layers, and noise in the votes does not bend a gradient."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +13,8 @@ from rayprivacy.methods.seqpate.deep_student import DeepStudent, _batches
 from rayprivacy.methods.seqpate.recipe import StudentConfig
 from rayprivacy.methods.seqpate.students import adapted_model, distill, fit_next_token, vote_loss
 from rayprivacy.models import layers
-from rayprivacy.models.adapters import Basis, HeadAdapter, next_token_loss
-from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.models.adapters import HeadAdapter, next_token_loss
+from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.features import PAD, Encoded, Features, Queries, encode
 from rayprivacy.models.layers import at_cut, select
 from rayprivacy.models.settings import ModelConfig
@@ -34,30 +32,30 @@ class HeadWorld:
     features: Features
     head: torch.Tensor
 
-    def zeros(self, rank_in: int = 16, rank_out: int = 16) -> HeadAdapter:
+    def zeros(self, rank_in=16, rank_out=16):
         return HeadAdapter.zeros(self.target.basis, rank_in, rank_out)
 
-    def answers(self, adapter: HeadAdapter, queries: Queries | None = None) -> torch.Tensor:
+    def answers(self, adapter, queries=None):
         """Distributions over the candidates."""
         queries = queries or self.queries
         logits = torch.einsum("qw,qkw->qk", adapter(queries.hidden), self.head[queries.candidates])
         return torch.softmax(logits.masked_fill(~queries.allowed, -torch.inf), -1)
 
     @property
-    def votes(self) -> torch.Tensor:
+    def votes(self):
         return self.answers(self.target)
 
-    def distilled(self, start: HeadAdapter, votes: torch.Tensor, **settings: Any) -> HeadAdapter:
+    def distilled(self, start, votes, **settings):
         return distill(start, self.queries, votes, self.features, self.head, StudentConfig(**settings))
 
-    def gradient(self, votes: torch.Tensor, start: HeadAdapter) -> torch.Tensor:
+    def gradient(self, votes, start):
         """The gradient `distill` follows: one step of plain gradient descent of size one."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(torch.optim, "Adam", torch.optim.SGD)
             return start.matrix - self.distilled(start, votes.float(), steps=1, batch=256, learning_rate=1.0).matrix
 
 
-def _queries(hidden: torch.Tensor, context: torch.Tensor) -> Queries:
+def _queries(hidden, context):
     draw = torch.Generator().manual_seed(3)
     candidates = torch.stack([torch.randperm(400, generator=draw)[:CANDIDATES] for _ in hidden])
     allowed = torch.rand(candidates.shape, generator=draw) < 0.8
@@ -66,13 +64,13 @@ def _queries(hidden: torch.Tensor, context: torch.Tensor) -> Queries:
 
 
 @pytest.fixture(scope="module")
-def head(tiny_basis: Basis, tiny_features: Features, tiny_backbone: Backbone) -> HeadWorld:
+def head(tiny_basis, tiny_features, tiny_backbone):
     target = HeadAdapter(tiny_basis, torch.randn(16, 16, generator=torch.Generator().manual_seed(8)))
     queries = _queries(tiny_features.hidden[:60].float(), torch.zeros(60, 2).long())
     return HeadWorld(queries, target, tiny_features, tiny_backbone.head)
 
 
-def test_the_student_approaches_noise_free_votes(head: HeadWorld) -> None:
+def test_the_student_approaches_noise_free_votes(head):
     votes, start = head.votes, head.zeros()
     student = head.distilled(start, votes, steps=200, batch=64, learning_rate=3e-2, pseudo=False)
     before, after = map(head.answers, (start, student))
@@ -83,7 +81,7 @@ def test_the_student_approaches_noise_free_votes(head: HeadWorld) -> None:
     assert torch.equal(start.matrix, torch.zeros(16, 16)), "the start is left as it is"
 
 
-def test_the_gradient_is_that_of_the_written_loss(head: HeadWorld) -> None:
+def test_the_gradient_is_that_of_the_written_loss(head):
     queries, votes = head.queries, head.votes
     start = HeadAdapter(head.target.basis, 0.3 * head.target.matrix.flip(0))
     found = head.gradient(votes, start)
@@ -107,7 +105,7 @@ def test_the_gradient_is_that_of_the_written_loss(head: HeadWorld) -> None:
 
 
 @pytest.mark.parametrize("clip", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
-def test_noise_in_the_votes_does_not_bend_the_gradient(clip: bool, head: HeadWorld) -> None:
+def test_noise_in_the_votes_does_not_bend_the_gradient(clip, head):
     """Raw noisy votes: the mean gradient is the noise-free one. Clipped votes (the wrong way) must fail the test."""
     start, draws = head.zeros(), 100 if clip else 40
     mechanism = VoteMechanism(queries=60, candidates=CANDIDATES, teachers=4, sigma=2.0)
@@ -124,7 +122,7 @@ def test_noise_in_the_votes_does_not_bend_the_gradient(clip: bool, head: HeadWor
     assert (rms > 2.5) if clip else (rms < 2.0 and z.abs().max() < 6)
 
 
-def test_distilling_repeats_with_its_seed(head: HeadWorld) -> None:
+def test_distilling_repeats_with_its_seed(head):
     start, state = head.zeros(4, 8), torch.random.get_rng_state()
     first, again, other = (head.distilled(start, head.votes, steps=5, seed=seed).matrix for seed in (0, 0, 1))
     assert torch.equal(first, again)
@@ -133,7 +131,7 @@ def test_distilling_repeats_with_its_seed(head: HeadWorld) -> None:
     assert first.shape == (4, 8)
 
 
-def test_the_adapted_model_generates_from_the_adapted_head(head: HeadWorld, tiny_backbone: Backbone) -> None:
+def test_the_adapted_model_generates_from_the_adapted_head(head, tiny_backbone):
     ids = torch.tensor([tiny_backbone.prefix("the way to the")])
     model = adapted_model(tiny_backbone, head.target)
     hidden = tiny_backbone.model.base_model(input_ids=ids).last_hidden_state[0, -1:]
@@ -159,11 +157,11 @@ class World:
     rows: Encoded
     config: StudentConfig
 
-    def distilled(self, votes: torch.Tensor | None = None, **settings: Any) -> dict[str, torch.Tensor]:
+    def distilled(self, votes=None, **settings):
         votes, config = self.votes if votes is None else votes, self.config.model_copy(update=settings)
         return self.untrained.distilled(self.queries, votes, self.rows, config).state()
 
-    def slope(self, moved: dict[str, torch.Tensor], loss: Callable[[DeepStudent], float]) -> tuple[float, float]:
+    def slope(self, moved, loss):
         """Along one direction of one matrix: by a step of plain descent of size one, and by differences."""
         start = self.untrained.state()
         name = next(name for name in moved if "lora_B" in name)
@@ -173,7 +171,7 @@ class World:
 
 
 @pytest.fixture(scope="module", params=[1, None], ids=["last layer", "all layers"])
-def world(request: pytest.FixtureRequest, tiny_backbone: Backbone, public_sentences: list[str]) -> World:
+def world(request, tiny_backbone, public_sentences):
     # More rows than the trained layers take at once.
     rows = encode(tiny_backbone, [tiny_backbone.document(text, 40) for text in public_sentences * 4], 64, 10)
     context = rows.predicts[:9].nonzero()
@@ -187,21 +185,21 @@ def world(request: pytest.FixtureRequest, tiny_backbone: Backbone, public_senten
     return World(untrained, untrained.distilled(queries, votes, rows, config), queries, votes, rows, config)
 
 
-def _same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+def _same(first, second):
     return all(torch.equal(first[name], tensor) for name, tensor in second.items())
 
 
-def _logits(student: DeepStudent, queries: Queries, rows: Encoded) -> torch.Tensor:
+def _logits(student, queries, rows):
     states = student.hidden(rows)[queries.context[:, 0], queries.context[:, 1]]
     return torch.einsum("qw,qkw->qk", states, student.backbone.head[queries.candidates])
 
 
-def test_the_warm_steps_follow_the_kind_unless_they_are_given() -> None:
+def test_the_warm_steps_follow_the_kind_unless_they_are_given():
     given: list[dict[str, Any]] = [{}, {"kind": "head"}, {"kind": "lora"}, {"kind": "lora", "warm_steps": 60}]
     assert [StudentConfig.model_validate(keys).warm_steps for keys in given] == [60, 60, 200, 60]
 
 
-def test_the_untrained_student_is_the_base(world: World, tiny_backbone: Backbone) -> None:
+def test_the_untrained_student_is_the_base(world, tiny_backbone):
     rows, examples = world.rows, world.rows.examples
     assert torch.allclose(world.untrained.hidden(rows), rows.hidden.float(), atol=5e-2)  # both caches are bfloat16
     total, count = world.untrained.nll(rows)
@@ -215,7 +213,7 @@ def test_the_untrained_student_is_the_base(world: World, tiny_backbone: Backbone
     assert torch.equal(one, many), "no state at the cut depends on the number of threads"
 
 
-def test_votes_pull_the_student_towards_them(world: World) -> None:
+def test_votes_pull_the_student_towards_them(world):
     votes, allowed = world.votes, world.queries.allowed
     least = float(-(votes * votes.clamp_min(1e-30).log()).sum(1).mean())
     logits = [_logits(one, world.queries, world.rows) for one in (world.untrained, world.student)]
@@ -229,7 +227,7 @@ def test_votes_pull_the_student_towards_them(world: World) -> None:
         assert torch.equal(student.hidden(world.rows), expected)
 
 
-def test_learning_returns_another_student_and_repeats(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learning_returns_another_student_and_repeats(world, monkeypatch):
     before = {name: tensor.clone() for name, tensor in world.untrained.state().items()}
     noisy = torch.where(world.queries.allowed, world.votes, torch.full_like(world.votes, -1e3))
     first, again, other = (world.distilled(noisy, steps=4, seed=seed) for seed in (0, 0, 1))
@@ -243,7 +241,7 @@ def test_learning_returns_another_student_and_repeats(world: World, monkeypatch:
     assert _same(world.distilled(steps=2, pseudo=False), first), "lambda has nothing to weigh against"
 
 
-def test_the_gradient_of_a_step_is_that_of_the_written_loss(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gradient_of_a_step_is_that_of_the_written_loss(world, monkeypatch):
     """One step of plain descent of size one over all queries, in two parts of at most eight rows."""
     monkeypatch.setattr(torch.optim, "Adam", torch.optim.SGD)
     monkeypatch.setattr(deep_student, "PSEUDO_POSITIONS", 10_000)  # all of them
@@ -251,7 +249,7 @@ def test_the_gradient_of_a_step_is_that_of_the_written_loss(world: World, monkey
     asked = rows.ids.new_tensor(sorted(set(queries.context[:, 0].tolist())))
     seen = Encoded(rows.ids[asked], rows.segment[asked], rows.hidden[asked])
 
-    def loss(there: DeepStudent) -> float:
+    def loss(there):
         total, count = there.nll(seen)
         of_votes = vote_loss(_logits(there, queries, rows), world.votes, queries.allowed)
         return (total / count + 20.0 * float(of_votes)) / 21.0
@@ -260,10 +258,10 @@ def test_the_gradient_of_a_step_is_that_of_the_written_loss(world: World, monkey
     assert found == pytest.approx(wanted, rel=2e-2, abs=2e-6)
 
 
-def test_a_step_asks_the_whole_vocabulary_at_a_few_positions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_asks_the_whole_vocabulary_at_a_few_positions(world, monkeypatch):
     asked: list[torch.Tensor] = []
 
-    def recorded(states: Any, few: Encoded, head: Any, keep: torch.Tensor) -> torch.Tensor:
+    def recorded(states, few, head, keep):
         assert not (keep & ~few.predicts).any()
         asked.append(keep)
         return next_token_loss(states, few, head, keep)
@@ -277,10 +275,10 @@ def test_a_step_asks_the_whole_vocabulary_at_a_few_positions(world: World, monke
     assert not torch.equal(first, second)
 
 
-def test_the_trunk_is_run_once_for_students_of_one_origin(world: World, tiny_backbone: Any, monkeypatch: Any) -> None:
+def test_the_trunk_is_run_once_for_students_of_one_origin(world, tiny_backbone, monkeypatch):
     rows, read = world.rows, list[int]()
 
-    def recorded(backbone: Backbone, cut: int, rows: Encoded, threads: int) -> Encoded:
+    def recorded(backbone, cut, rows, threads):
         read.append(len(rows))
         return at_cut(backbone, cut, rows, threads)
 
@@ -295,13 +293,13 @@ def test_the_trunk_is_run_once_for_students_of_one_origin(world: World, tiny_bac
     assert read == [2, 0, 10]
 
 
-def test_a_step_descends_on_the_rows_it_takes_and_on_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_descends_on_the_rows_it_takes_and_on_no_other(world, monkeypatch):
     monkeypatch.setattr(torch.optim, "Adam", torch.optim.SGD)
     batch = int(world.rows.predicts[:3].sum())
     taken = next(_batches(world.rows.predicts.sum(1), batch, seed=4))
     moved = world.untrained.fitted(world.rows, steps=1, batch=batch, learning_rate=1.0, seed=4).state()
 
-    def loss(there: DeepStudent) -> float:
+    def loss(there):
         total, count = there.nll(select(world.rows, taken))
         return total / count
 
@@ -309,7 +307,7 @@ def test_a_step_descends_on_the_rows_it_takes_and_on_no_other(world: World, monk
     assert found == pytest.approx(wanted, rel=2e-2, abs=2e-6)
 
 
-def test_the_merged_model_says_what_the_student_says(world: World, tiny_backbone: Backbone, tmp_path: Path) -> None:
+def test_the_merged_model_says_what_the_student_says(world, tiny_backbone, tmp_path):
     document = tiny_backbone.prefix("the way to the")
     row = encode(tiny_backbone, [document], 64, 1)
     expected = world.student.hidden(row)[0, : len(document)] @ tiny_backbone.head.T
@@ -325,7 +323,7 @@ def test_the_merged_model_says_what_the_student_says(world: World, tiny_backbone
         assert not any("lora" in name for name, _ in model.named_parameters())
 
 
-def test_a_step_takes_rows_until_they_hold_enough_and_a_pass_takes_each_once() -> None:
+def test_a_step_takes_rows_until_they_hold_enough_and_a_pass_takes_each_once():
     counts = torch.tensor([3, 0, 2, 5, 1, 0, 4])
     taken = _batches(counts, 5, seed=0)
     steps = [next(taken) for _ in range(30)]
@@ -336,7 +334,7 @@ def test_a_step_takes_rows_until_they_hold_enough_and_a_pass_takes_each_once() -
     assert sorted(next(_batches(counts, 1000, seed=0)).tolist()) == [0, 2, 3, 4, 6]
 
 
-def test_a_bfloat16_base_learns_and_its_merged_model_scores_the_same(tiny_base: Any, public_sentences: Any) -> None:
+def test_a_bfloat16_base_learns_and_its_merged_model_scores_the_same(tiny_base, public_sentences):
     backbone = load_backbone(ModelConfig(base=str(tiny_base), dtype="bfloat16"))
     rows = encode(backbone, [backbone.document(text, 40) for text in public_sentences], 64, 8)
     untrained = DeepStudent.untrained(backbone, StudentConfig(kind="lora"))

@@ -5,7 +5,6 @@ import socket
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,14 +24,13 @@ from rayprivacy.generation.fast import convert, sampler_of
 from rayprivacy.generation.onnx import OnnxDecoder
 from rayprivacy.generation.settings import ONNX, SamplingConfig, best_engine, require_engine
 from rayprivacy.generation.text_writers import holds_structure, is_degenerate
-from rayprivacy.models.backbone import Backbone, Documents
 from rayprivacy.release.histogram import MAX_CELLS
 
 VALUES = {"topic": ("Mozart or Beethoven?", "What if pigs could fly?"), "stars": ("1.0", "5.0", "other")}
 CODES = Codes(CodesConfig(values=VALUES), ("topic", "stars"))
 
 
-def test_cells_and_labels_are_each_others_inverse_and_a_code_names_them() -> None:
+def test_cells_and_labels_are_each_others_inverse_and_a_code_names_them():
     assert CODES.cells == 3 * 3
     labels = [CODES.labels(cell) for cell in range(CODES.cells)]
     assert [CODES.index(values) for values in labels] == list(range(CODES.cells))
@@ -51,7 +49,7 @@ def test_cells_and_labels_are_each_others_inverse_and_a_code_names_them() -> Non
 
 
 @pytest.mark.parametrize("unlisted", [{"topic": "my own secret"}, {"topic": None}, {"topic": ""}, {}, {"mood": "sad"}])
-def test_what_is_not_on_the_public_list_is_other(unlisted: dict[str, str | None]) -> None:
+def test_what_is_not_on_the_public_list_is_other(unlisted):
     assert CODES.labels(CODES.index(unlisted | {"stars": "5.0"})) == {"topic": "other", "stars": "5.0"}
 
 
@@ -67,12 +65,12 @@ def test_what_is_not_on_the_public_list_is_other(unlisted: dict[str, str | None]
         ({"values": VALUES | {"stars": ("1",), "mood": ("sad",)}}, "a list for 'mood', which is none of corpus.labels"),
     ],
 )
-def test_what_cannot_be_is_refused(keys: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_is_refused(keys, message):
     with pytest.raises(ConfigError, match=message):
         Codes(CodesConfig.parse({"values": {"topic": ("a",)}} | keys), ("topic", "stars"))
 
 
-def test_too_many_combinations_are_refused_at_once() -> None:
+def test_too_many_combinations_are_refused_at_once():
     many = {"zip": tuple(map(str, range(10_000)))}
     start = time.process_time()
     with pytest.raises(ConfigError, match=r"10,001 combinations of labels.*1,000 are taken: choose fewer"):
@@ -83,12 +81,12 @@ def test_too_many_combinations_are_refused_at_once() -> None:
     assert Codes(CodesConfig(values={"zip": tuple(map(str, range(MAX_CELLS - 1)))}), ("zip",)).cells == MAX_CELLS
 
 
-def _counts(shares: list[float], n: int) -> list[int]:
+def _counts(shares, n):
     codes = Codes(CodesConfig(values={"x": tuple(map(str, range(len(shares) - 1)))}), ("x",))
     return np.bincount(codes.draw(np.array(shares), n, 0), minlength=len(shares)).tolist()
 
 
-def test_counts_are_the_largest_remainders_and_an_empty_cell_stays_empty() -> None:
+def test_counts_are_the_largest_remainders_and_an_empty_cell_stays_empty():
     assert _counts([0.55, 0.25, 0.2], 10) == [6, 2, 2]
     assert _counts([1 / 3, 1 / 3, 1 / 3], 2) == [1, 1, 0]
     assert _counts([0.2, 0.8], 0) == [0, 0]
@@ -103,7 +101,7 @@ def test_counts_are_the_largest_remainders_and_an_empty_cell_stays_empty() -> No
         assert not counts[shares == 0].any()
 
 
-def test_the_seed_decides_the_order_and_nothing_else() -> None:
+def test_the_seed_decides_the_order_and_nothing_else():
     shares = np.arange(1.0, 10.0)
     first, again, other = (CODES.draw(shares, 500, seed) for seed in (3, 3, 4))
     assert again == first != other
@@ -123,7 +121,7 @@ def test_the_seed_decides_the_order_and_nothing_else() -> None:
 PROMPTS = ["could you tell me", "it", "she went to the market to buy apples", "my favourite book"]
 
 
-def test_prompts_are_cut_within_their_bounds_and_taken_in_turn(public_sentences: list[str]) -> None:
+def test_prompts_are_cut_within_their_bounds_and_taken_in_turn(public_sentences):
     cut = cut_prompts(public_sentences, SamplingConfig(texts=100, prompt_words=(2, 4)))
     assert len(cut) == 100
     assert {len(prompt.split()) for prompt in cut} == {2, 3, 4}
@@ -137,8 +135,8 @@ def test_prompts_are_cut_within_their_bounds_and_taken_in_turn(public_sentences:
             SamplingConfig.parse({"prompt_words": words})
 
 
-def test_sampling_repeats_with_its_seed(tiny_backbone: Backbone) -> None:
-    def drawn(seed: int) -> list[list[int]]:
+def test_sampling_repeats_with_its_seed(tiny_backbone):
+    def drawn(seed):
         return sample(tiny_backbone.model, tiny_backbone, PROMPTS, SamplingConfig(max_tokens=12, seed=seed))
 
     first, state = drawn(1), torch.random.get_rng_state()
@@ -148,7 +146,7 @@ def test_sampling_repeats_with_its_seed(tiny_backbone: Backbone) -> None:
     assert drawn(1) == first
 
 
-def test_documents_start_with_their_prompt_and_are_bounded(tiny_backbone: Backbone) -> None:
+def test_documents_start_with_their_prompt_and_are_bounded(tiny_backbone):
     for documents in (
         sample(tiny_backbone.model, tiny_backbone, PROMPTS, SamplingConfig(max_tokens=9)),
         greedy(tiny_backbone.model, tiny_backbone, PROMPTS, 9),
@@ -173,12 +171,12 @@ def test_documents_start_with_their_prompt_and_are_bounded(tiny_backbone: Backbo
     assert documents == sample(*asked, batch=2), "who watches changes nothing"
 
 
-def test_a_text_stops_at_the_first_end_or_start_token(tiny_backbone: Backbone) -> None:
+def test_a_text_stops_at_the_first_end_or_start_token(tiny_backbone):
     start, end = tiny_backbone.start, tiny_backbone.end
     new = [[50, 51, end, end], [50, start, 52, 53], [50, 51, 52, 53], [end, 50, 51, 52]]
     seen: dict[str, Any] = {}
 
-    def generate(ids: torch.Tensor, **settings: Any) -> torch.Tensor:
+    def generate(ids, **settings):
         seen.update(settings, ids=ids)
         return torch.cat([ids, torch.tensor(new)], 1)
 
@@ -211,7 +209,7 @@ DEGENERATE = {
 }
 
 
-def test_each_kind_is_named_and_ordinary_texts_pass() -> None:
+def test_each_kind_is_named_and_ordinary_texts_pass():
     assert [text for text in FINE if is_degenerate(text)] == []
     for reason, texts in DEGENERATE.items():
         assert [is_degenerate(text) for text in texts] == [reason] * len(texts)
@@ -220,7 +218,7 @@ def test_each_kind_is_named_and_ordinary_texts_pass() -> None:
 NAMES = {"Yield", "Event.start_?", "&", "slots"}
 
 
-def test_a_name_behind_a_bracket_is_structure_and_words_of_sentences_are_none() -> None:
+def test_a_name_behind_a_bracket_is_structure_and_words_of_sentences_are_none():
     for text in ("(Yield (Today))", "No (  Yield", "at six (& noon", "(Event.start_?(x", '{"slots": {}}', '[ "slots"'):
         assert holds_structure(f"(fine) and {text}", NAMES)
         assert not holds_structure(text, ())
@@ -229,7 +227,7 @@ def test_a_name_behind_a_bracket_is_structure_and_words_of_sentences_are_none() 
 
 
 @pytest.mark.parametrize("text", ["ab" * 50_000 + "!", "abcdefgh1" * 20_000, "a " * 50_000, "x" * 19 + "y" * 19])
-def test_no_text_makes_a_rule_slow(text: str) -> None:
+def test_no_text_makes_a_rule_slow(text):
     start = time.process_time()
     is_degenerate(text * 2)
     holds_structure(text * 2, NAMES)
@@ -242,14 +240,14 @@ DRAWS = 12_000
 PASSES, FAILS = 1e-4, 1e-8  # p-values; seeds are fixed, so that a test which passed passes again
 
 
-def _llama(tokenizer: Any, **settings: Any) -> Any:
+def _llama(tokenizer, **settings):
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = LlamaConfig(vocab_size=len(tokenizer), num_key_value_heads=2, initializer_range=0.2, **sizes, **settings)
     return LlamaForCausalLM(config)
 
 
 @pytest.fixture(scope="module", params=["tied", "untied", pytest.param("bfloat16", marks=pytest.mark.exhaustive)])
-def model(request: pytest.FixtureRequest, tiny_backbone: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def model(request, tiny_backbone, tmp_path_factory):
     """A base as it comes, one with a head of its own as students have, and one in bfloat16."""
     torch.manual_seed(1)
     other = {} if request.param == "bfloat16" else {"tie_word_embeddings": request.param == "tied"}
@@ -265,17 +263,17 @@ ONCE = pytest.mark.parametrize("model", ["untied"], indirect=True, scope="module
 
 
 @pytest.fixture(scope="module")
-def decoder(model: Any, tiny_backbone: Documents, tmp_path_factory: pytest.TempPathFactory) -> OnnxDecoder:
+def decoder(model, tiny_backbone, tmp_path_factory):
     return OnnxDecoder(convert(model, tiny_backbone, tmp_path_factory.mktemp("converted")), tiny_backbone)
 
 
 @torch.no_grad()
-def _logits(model: Any, ids: list[int]) -> torch.Tensor:
+def _logits(model, ids):
     found: torch.Tensor = model(torch.tensor([ids])).logits[0].float()
     return found
 
 
-def test_the_converted_model_has_the_logits_of_the_model(model: Any, decoder: Any, tiny_backbone: Any) -> None:
+def test_the_converted_model_has_the_logits_of_the_model(model, decoder, tiny_backbone):
     exact = copy.deepcopy(model).float()
     for prompt in THREE:
         ids = tiny_backbone.prefix(prompt)
@@ -286,7 +284,7 @@ Shares = dict[tuple[int, ...], float]
 CONFIG = SamplingConfig(max_tokens=3, temperature=0.6, top_k=4, top_p=0.9, seed=5)
 
 
-def _filtered(logits: torch.Tensor, config: SamplingConfig) -> torch.Tensor:
+def _filtered(logits, config):
     """Next-token probabilities as transformers filters them."""
     unused: Any = None
     logits = logits_process.TemperatureLogitsWarper(config.temperature)(unused, logits.clone())
@@ -294,7 +292,7 @@ def _filtered(logits: torch.Tensor, config: SamplingConfig) -> torch.Tensor:
     return torch.softmax(logits_process.TopPLogitsWarper(config.top_p)(unused, logits), -1)
 
 
-def _expected(decoder: OnnxDecoder, documents: Documents, prefix: list[int], config: SamplingConfig) -> Shares:
+def _expected(decoder, documents, prefix, config):
     """The probability of every continuation of up to `max_tokens` tokens, one forward pass for each of its tokens."""
     open_, found = {(): 1.0}, Counter[tuple[int, ...]]()
     for _ in range(config.max_tokens):
@@ -311,7 +309,7 @@ def _expected(decoder: OnnxDecoder, documents: Documents, prefix: list[int], con
     return {**found, **open_}
 
 
-def _p_value(counts: Counter[tuple[int, ...]], expected: Shares) -> float:
+def _p_value(counts, expected):
     if counts.keys() - expected.keys():
         return 0.0
     total = counts.total()
@@ -324,7 +322,7 @@ def _p_value(counts: Counter[tuple[int, ...]], expected: Shares) -> float:
 
 
 @ONCE
-def test_continuations_have_the_frequencies_of_the_filtered_distribution(decoder: Any, tiny_backbone: Any) -> None:
+def test_continuations_have_the_frequencies_of_the_filtered_distribution(decoder, tiny_backbone):
     """Joint frequencies of three tokens, of prompts of three lengths in one batch; another filter is told apart."""
     asked = THREE * (DRAWS // len(THREE))
     drawn = decoder.sample(asked, CONFIG)
@@ -337,7 +335,7 @@ def test_continuations_have_the_frequencies_of_the_filtered_distribution(decoder
             assert _p_value(counts, _expected(decoder, tiny_backbone, prefix, other)) < FAILS, wrong
 
 
-def test_sampling_repeats_with_its_seed_whatever_was_drawn_before(decoder: OnnxDecoder) -> None:
+def test_sampling_repeats_with_its_seed_whatever_was_drawn_before(decoder):
     config = SamplingConfig(max_tokens=12, seed=1)
     first = decoder.sample(THREE, config)
     assert decoder.sample(THREE, config.model_copy(update={"seed": 2})) != first
@@ -346,7 +344,7 @@ def test_sampling_repeats_with_its_seed_whatever_was_drawn_before(decoder: OnnxD
     assert decoder.sample([], CONFIG) == []
 
 
-def test_a_text_depends_on_its_own_batch_alone(decoder: OnnxDecoder) -> None:
+def test_a_text_depends_on_its_own_batch_alone(decoder):
     """Not on the batches beside it, and not on how many are sampled at once."""
     config, asked = SamplingConfig(max_tokens=8, seed=7), THREE * 8
     alone = decoder.sample(asked, config, batch=5)
@@ -358,7 +356,7 @@ def test_a_text_depends_on_its_own_batch_alone(decoder: OnnxDecoder) -> None:
         decoder._threads = 1
 
 
-def test_every_token_of_a_long_text_is_one_that_the_filters_leave(decoder: Any, tiny_backbone: Any) -> None:
+def test_every_token_of_a_long_text_is_one_that_the_filters_leave(decoder, tiny_backbone):
     """Texts end all the time, and those that go on keep the past that is their own."""
     config = SamplingConfig(max_tokens=60, top_k=30, top_p=0.98, seed=2)
     loose = config.model_copy(update={"top_k": 31, "top_p": 0.981})  # a token may lie on the edge
@@ -373,7 +371,7 @@ def test_every_token_of_a_long_text_is_one_that_the_filters_leave(decoder: Any, 
     assert 0 < ended < 60
 
 
-def test_a_model_is_converted_once_and_stays_as_it_is(tiny_backbone: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_model_is_converted_once_and_stays_as_it_is(tiny_backbone, tmp_path, monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("something was asked for over a network"))
     before = {name: tensor.clone() for name, tensor in tiny_backbone.model.state_dict().items()}
     folder = convert(tiny_backbone.model, tiny_backbone, tmp_path)
@@ -390,8 +388,8 @@ def test_a_model_is_converted_once_and_stays_as_it_is(tiny_backbone: Any, tmp_pa
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_stage_that_was_killed_finds_its_folder_and_writes_the_same(tiny_backbone: Any, tmp_path: Path) -> None:
-    def written() -> list[list[int]]:
+def test_a_stage_that_was_killed_finds_its_folder_and_writes_the_same(tiny_backbone, tmp_path):
+    def written():
         with sampler_of(ONNX, tiny_backbone.model, tiny_backbone, tmp_path) as sampler:
             found = sampler(THREE, SamplingConfig(seed=3))
         assert list(tmp_path.iterdir()) == []
@@ -404,7 +402,7 @@ def test_a_stage_that_was_killed_finds_its_folder_and_writes_the_same(tiny_backb
     assert written() == first
 
 
-def test_a_graph_has_the_heads_and_the_turns_of_the_model(tiny_backbone: Any, tmp_path: Path) -> None:
+def test_a_graph_has_the_heads_and_the_turns_of_the_model(tiny_backbone, tmp_path):
     """Heads of a width of their own, angles that are stretched."""
     torch.manual_seed(1)
     rope = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -420,7 +418,7 @@ MORE = {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu", "head_di
 
 
 @pytest.mark.parametrize("name", MORE)
-def test_a_llama_that_has_more_to_it_has_no_graph(name: str, tiny_backbone: Any, tmp_path: Path) -> None:
+def test_a_llama_that_has_more_to_it_has_no_graph(name, tiny_backbone, tmp_path):
     model = _llama(tiny_backbone.tokenizer, **{name: MORE[name]}).eval()
     assert best_engine(model.config) != ONNX
     with pytest.raises(ConfigError, match=r"^the engine 'onnxruntime_float32' cannot convert the model \(ValueError\)"):
@@ -428,7 +426,7 @@ def test_a_llama_that_has_more_to_it_has_no_graph(name: str, tiny_backbone: Any,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_auto_takes_the_quickest_engine_that_is_here_and_takes_the_model(tiny_backbone: Any, monkeypatch: Any) -> None:
+def test_auto_takes_the_quickest_engine_that_is_here_and_takes_the_model(tiny_backbone, monkeypatch):
     llama, gpt2 = tiny_backbone.model.config, GPT2Config()
     assert [best_engine(each) for each in (llama, gpt2)] == [ONNX, "transformers"]
     with pytest.raises(ConfigError, match=r"^generation.engine is 'ctranslate2', which is not installed: "):

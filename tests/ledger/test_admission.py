@@ -14,8 +14,7 @@ from usual import TERMS, kinds, refused, reserve
 from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.core.errors import BudgetRefusedError, EventError
 from rayprivacy.core.units import AccountKind
-from rayprivacy.ledger.charges import Charge
-from rayprivacy.ledger.rules import SumRule, Vector
+from rayprivacy.ledger.rules import SumRule
 from rayprivacy.ledger.store import Ledger
 
 EPSILON, DELTA, ORDER = 3.0, 1e-6, 16.0
@@ -23,17 +22,17 @@ SIGMA = 8.1375
 TRAINING = PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0))
 
 
-def _fits_gdp() -> float:
+def _fits_gdp():
     """mu*^2 / mu^2, mu* from the closed curve of Gaussian noise."""
     curve = lambda mu: norm.cdf(mu / 2 - EPSILON / mu) - math.exp(EPSILON) * norm.cdf(-mu / 2 - EPSILON / mu)  # noqa: E731
     return float(brentq(lambda mu: curve(mu) - DELTA, 0.01, 10, xtol=1e-14)) ** 2 * SIGMA**2
 
 
-def _fits_zcdp() -> float:
+def _fits_zcdp():
     """rho* / rho, by the conversion of Canonne, Kamath & Steinke at its best order."""
 
-    def epsilon(rho: float) -> float:
-        def at(a: float) -> float:
+    def epsilon(rho):
+        def at(a):
             return rho * a + math.log1p(-1 / a) - (math.log(DELTA) + math.log(a)) / (a - 1)
 
         return float(minimize_scalar(at, bounds=(1.01, 500), method="bounded", options={"xatol": 1e-10}).fun)
@@ -41,7 +40,7 @@ def _fits_zcdp() -> float:
     return float(brentq(lambda rho: epsilon(rho) - EPSILON, 1e-6, 10, xtol=1e-15)) * 2 * SIGMA**2
 
 
-def _fits_rdp() -> float:
+def _fits_rdp():
     cap = EPSILON - math.log1p(-1 / ORDER) + (math.log(DELTA) + math.log(ORDER)) / (ORDER - 1)
     return cap / (ORDER / (2 * SIGMA**2))
 
@@ -55,7 +54,7 @@ RULES: dict[str, tuple[dict[str, Any], Any, float]] = {
 }
 
 
-def _open(ledger: Ledger, composition: str) -> tuple[Any, int]:
+def _open(ledger, composition):
     more, event, fit = RULES[composition]
     ledger.create_account("a", *TERMS, composition, **more)
     assert 0.001 < fit % 1 < 0.999, "a test at the edge proves nothing"
@@ -63,12 +62,12 @@ def _open(ledger: Ledger, composition: str) -> tuple[Any, int]:
     return event, math.floor(fit)
 
 
-def _reserve(ledger: Ledger, release: int, event: Any) -> Charge:
+def _reserve(ledger, release, event):
     return reserve(ledger, "a", f"run-{release}", event)
 
 
 @pytest.mark.parametrize("composition", RULES)
-def test_the_cap_is_reached_and_not_passed(ledger: Ledger, composition: str) -> None:
+def test_the_cap_is_reached_and_not_passed(ledger, composition):
     event, fit = _open(ledger, composition)
     charges = [_reserve(ledger, number, event) for number in range(fit)]
     full = ledger.status("a")
@@ -99,7 +98,7 @@ def test_the_cap_is_reached_and_not_passed(ledger: Ledger, composition: str) -> 
         ("metric", [GaussianDpEvent(5.0)]),
     ],
 )
-def test_an_event_that_the_rule_cannot_price_costs_nothing(ledger: Ledger, composition: str, events: list[Any]) -> None:
+def test_an_event_that_the_rule_cannot_price_costs_nothing(ledger, composition, events):
     _open(ledger, composition)
     for event in events:
         with pytest.raises(EventError):
@@ -113,14 +112,14 @@ class TestPlan:
     PLAN = (SelfComposedDpEvent(TRAINING, 100), SelfComposedDpEvent(GaussianDpEvent(20.0), 3), LaplaceDpEvent(50.0))
 
     @pytest.fixture
-    def planned(self, ledger: Ledger) -> Ledger:
+    def planned(self, ledger):
         ledger.create_account("a", *TERMS, "pld")
         with pytest.raises(EventError, match="no plan yet"):
             _reserve(ledger, 0, TRAINING)
         assert 0.5 < ledger.register_plan("a", self.PLAN) < EPSILON
         return ledger
 
-    def test_it_is_registered_once_or_refused(self, planned: Ledger, url: str) -> None:
+    def test_it_is_registered_once_or_refused(self, planned, url):
         for again in (planned, Ledger.open(url)):
             refused("has a plan already", again.register_plan, "a", self.PLAN)
         refused("only 'pld' accounts take a plan", planned.register_plan, "chat", self.PLAN)
@@ -130,7 +129,7 @@ class TestPlan:
                 planned.register_plan("b", [event])
         assert planned.verify().entries == 4
 
-    def test_the_least_costly_line_pays_first(self, ledger: Ledger) -> None:
+    def test_the_least_costly_line_pays_first(self, ledger):
         """Lines of falling noise: a plan admits all of itself, whichever part is charged first."""
         steps = [PoissonSampledDpEvent(0.01, GaussianDpEvent(sigma)) for sigma in (2.0, 1.8, 1.62, 1.458)]
         plan = [SelfComposedDpEvent(steps[0], 8), *steps]
@@ -140,7 +139,7 @@ class TestPlan:
         with pytest.raises(BudgetRefusedError):
             _reserve(ledger, 9, steps[0])
 
-    def test_what_is_planned_or_less_is_admitted(self, planned: Ledger) -> None:
+    def test_what_is_planned_or_less_is_admitted(self, planned):
         cheaper = [
             *(TRAINING, SelfComposedDpEvent(TRAINING, 100), PoissonSampledDpEvent(0.005, GaussianDpEvent(1.0))),
             *(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.5)), GaussianDpEvent(20.0), GaussianDpEvent(50.0)),
@@ -152,14 +151,14 @@ class TestPlan:
             planned.cancel(charge)
         assert planned.verify().charges == len(cheaper)
 
-    def test_what_costs_more_than_any_line_is_refused(self, planned: Ledger) -> None:
+    def test_what_costs_more_than_any_line_is_refused(self, planned):
         dearer = [PoissonSampledDpEvent(q, GaussianDpEvent(sigma)) for q, sigma in ((0.011, 1.0), (0.01, 0.99))]
         for event in (GaussianDpEvent(19.9), *dearer, LaplaceDpEvent(49.0), METRIC):
             with pytest.raises(EventError, match="plan"):
                 _reserve(planned, 0, event)
         assert kinds(planned, "a") == ["create", "plan"]
 
-    def test_a_line_runs_no_more_often_than_planned(self, planned: Ledger) -> None:
+    def test_a_line_runs_no_more_often_than_planned(self, planned):
         laplace = [LaplaceDpEvent(50.0), LaplaceDpEvent(51.0)]
         charge = _reserve(planned, 0, laplace[0])
         for event in laplace:
@@ -174,7 +173,7 @@ class TestPlan:
             _reserve(planned, 3, TRAINING)
         assert planned.verify().charges == 3
 
-    def test_a_cancelled_event_goes_back_to_the_line_that_paid(self, planned: Ledger) -> None:
+    def test_a_cancelled_event_goes_back_to_the_line_that_paid(self, planned):
         small = PoissonSampledDpEvent(0.005, GaussianDpEvent(20.0))  # both lines dominate it
         many = _reserve(planned, 0, SelfComposedDpEvent(small, 102))
         assert sum(many.cost) == 102
@@ -188,11 +187,11 @@ class TestPlan:
         assert planned.verify().charges == 3
 
 
-def test_others_write_while_a_refusal_is_explained(ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_write_while_a_refusal_is_explained(ledger, url, monkeypatch):
     other, figure, pool = Ledger.open(url), SumRule.epsilon, ThreadPoolExecutor()
     written = []
 
-    def slow(rule: SumRule, used: Vector) -> float:
+    def slow(rule, used):
         # The explanation goes on until another client has written.
         charge = pool.submit(other.reserve, "chat", f"other-{len(written)}", "d", GaussianDpEvent(50.0))
         written.append(charge.result(timeout=patience(20)))
@@ -210,7 +209,7 @@ def test_others_write_while_a_refusal_is_explained(ledger: Ledger, url: str, mon
     other.close()
 
 
-def test_more_than_has_a_figure_is_refused_and_not_an_invalid_event(ledger: Ledger) -> None:
+def test_more_than_has_a_figure_is_refused_and_not_an_invalid_event(ledger):
     plan = [SelfComposedDpEvent(LaplaceDpEvent(50.0), 3)]
     ledger.create_account("planned", *TERMS, composition="pld", plan=plan)
     with pytest.raises(BudgetRefusedError, match=r"asks for epsilon 0\.\d+ and account 'planned' has 0\.06\d* of 3"):

@@ -7,21 +7,20 @@ comes through. After each death the book is read and the run is finished by anot
 import itertools
 import shutil
 import signal
-from pathlib import Path
 
 import pytest
 from backdoor import empty_database
 from crashing import EVENT, RUNGS, SCENARIOS, open_accounts, open_and_die, run, run_and_die
 from processes import warm_children
 
-from rayprivacy.ledger.charges import Charge, ChargeState
+from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger
 
 LEAST = {"plain": 40, "rungs": 80, "take-over": 40, "cancel": 64, "selective": 50, "pld": 60}  # crash points
 COST = 2**80 // 400 + 1  # of an event with sigma = 20, in multiples of 2^-80
 
 
-def test_there_are_enough_crash_points() -> None:
+def test_there_are_enough_crash_points():
     assert LEAST.keys() == SCENARIOS.keys()
     assert 2 * sum(LEAST.values()) >= 600  # on two stores
 
@@ -37,7 +36,7 @@ STORES = [
 
 @pytest.mark.parametrize(("url", "stride"), STORES, indirect=["url"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_no_crash_spends_unseen_or_draws_twice(url: str, tmp_path: Path, scenario: str, stride: int) -> None:
+def test_no_crash_spends_unseen_or_draws_twice(url, tmp_path, scenario, stride):
     parent = Ledger.open(url)
     with warm_children(run, url, scenario, "warm-up", tmp_path) as call:
         for crossings in itertools.count(1 + len(scenario) % stride, stride):
@@ -58,7 +57,7 @@ def test_no_crash_spends_unseen_or_draws_twice(url: str, tmp_path: Path, scenari
 
 
 @pytest.mark.parametrize(("url", "stride"), STORES, indirect=["url"])
-def test_no_crash_leaves_half_a_ledger(url: str, tmp_path: Path, stride: int) -> None:
+def test_no_crash_leaves_half_a_ledger(url, tmp_path, stride):
     with warm_children(run, f"sqlite:///{tmp_path}/warm-up.db", "plain", "warm-up", tmp_path) as call:
         for crossings in itertools.count(1, 3 * stride):  # the creation of tables has many statements
             new = url.replace("ledger.db", f"{crossings}.db")
@@ -76,7 +75,7 @@ def test_no_crash_leaves_half_a_ledger(url: str, tmp_path: Path, stride: int) ->
     assert crossings > 30
 
 
-def _check(ledger: Ledger, scenario: str, account: str, folder: Path, finished: bool) -> None:
+def _check(ledger, scenario, account, folder, finished):
     done = _consistent(ledger, scenario, account, folder)
     drawn = _drawn(folder, account)
     if finished:
@@ -92,7 +91,7 @@ def _check(ledger: Ledger, scenario: str, account: str, folder: Path, finished: 
         assert len(ledger.charges_of(account, "run")) == 2
 
 
-def _consistent(ledger: Ledger, scenario: str, account: str, folder: Path) -> list[Charge]:
+def _consistent(ledger, scenario, account, folder):
     """The committed charges, after every check that must hold at any time."""
     entries = ledger.entries(account)
     started = {entry.rung for entry in entries if entry.kind == "start"}
@@ -123,16 +122,16 @@ def _consistent(ledger: Ledger, scenario: str, account: str, folder: Path) -> li
     return [charge for charge in charges if charge.state is ChargeState.COMMITTED]
 
 
-def _emptied(folder: Path) -> Path:
+def _emptied(folder):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     return folder
 
 
-def _drawn(folder: Path, account: str, rung: int | str = "*") -> set[str]:
+def _drawn(folder, account, rung="*"):
     return {path.read_text() for path in folder.glob(f"drawn-{account}-{rung}-*")}
 
 
-def _served(folder: Path, account: str, rung: int) -> set[str]:
+def _served(folder, account, rung):
     path = folder / f"served-{account}-{rung}"
     return set(path.read_text().split()) if path.exists() else set()

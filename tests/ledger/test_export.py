@@ -5,7 +5,6 @@ import json
 import random
 import stat
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ KEY, OTHER = Key.for_tests(), Key(b"k" * 32)
 FILES = ("accounts.jsonl", "entries.jsonl", "outputs.jsonl", "summary.json")
 
 
-def exported(directory: Path, key: Key | None = KEY, more: bool = False) -> Path:
+def exported(directory, key=KEY, more=False):
     book = every_kind(key)
     if more:
         book.reserve("chat", "run-9", gaussian(40.0), gdp_cost(40.0))
@@ -33,30 +32,30 @@ def exported(directory: Path, key: Key | None = KEY, more: bool = False) -> Path
     return directory
 
 
-def refuse_export(directory: Path, match: str | None = r"^[^\n]*\.$", **more: Any) -> None:
+def refuse_export(directory, match=r"^[^\n]*\.$", **more):
     """With a sentence, if nothing else is expected."""
     refused(match, verify_export, directory, **more)
 
 
 @pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def pristine(tmp_path_factory):
     directory = exported(tmp_path_factory.mktemp("pristine") / "export")
     return {name: (directory / name).read_bytes() for name in FILES}
 
 
 @pytest.fixture
-def export(tmp_path: Path, pristine: dict[str, bytes]) -> Path:
+def export(tmp_path, pristine):
     (tmp_path / "copy").mkdir()
     for name, data in pristine.items():
         (tmp_path / "copy" / name).write_bytes(data)
     return tmp_path / "copy"
 
 
-def canonical(value: Any) -> str:
+def canonical(value):
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def summary_of(directory: Path) -> dict[str, Any]:
+def summary_of(directory):
     found: dict[str, Any] = json.loads((directory / "summary.json").read_text())
     return found
 
@@ -64,7 +63,7 @@ def summary_of(directory: Path) -> dict[str, Any]:
 Change = Callable[[dict[str, Any]], object]
 
 
-def edit(directory: Path, change: Change, key: Key | None = None) -> None:
+def edit(directory, change, key=None):
     """Change the summary, and sign it with the forger's key."""
     summary = summary_of(directory)
     change(summary)
@@ -75,19 +74,19 @@ def edit(directory: Path, change: Change, key: Key | None = None) -> None:
     (directory / "summary.json").write_text(canonical(summary) + "\n")
 
 
-def rewrite(directory: Path, name: str, text: str) -> None:
+def rewrite(directory, name, text):
     """Write a file anew, with its digest in a summary that the forger signs."""
     (directory / name).write_text(text)
     digest = hashlib.sha256(text.encode()).hexdigest()
     edit(directory, lambda summary: summary["files"].update({name: digest}), OTHER)
 
 
-def entries(lines: list[dict[str, Any]]) -> str:
+def entries(lines):
     """The entries, chained with the forger's key."""
     return "".join(canonical(line) + "\n" for line in chain(lines, OTHER))
 
 
-def test_an_export_says_what_the_book_says(export: Path) -> None:
+def test_an_export_says_what_the_book_says(export):
     book = every_kind(KEY)
     report, summary = verify_export(export, KEY), summary_of(export)
     expected = replay(book.rows, KEY)
@@ -102,7 +101,7 @@ def test_an_export_says_what_the_book_says(export: Path) -> None:
     assert summary["signed_with"] == "ed25519"
 
 
-def test_the_signature_needs_no_secret_to_check(export: Path) -> None:
+def test_the_signature_needs_no_secret_to_check(export):
     assert verify_export(export, public_key=public_key_of(KEY)).signature == "checked"
     assert verify_export(export, public_key=public_key_of(KEY).upper()).macs == "unchecked"
     assert verify_export(export).signature == "unchecked"
@@ -114,7 +113,7 @@ def test_the_signature_needs_no_secret_to_check(export: Path) -> None:
     refuse_export(export, "not signed", public_key=public_key_of(KEY))
 
 
-def test_without_a_key_an_export_is_unsigned(tmp_path: Path) -> None:
+def test_without_a_key_an_export_is_unsigned(tmp_path):
     directory = exported(tmp_path / "new" / "export", None)
     summary = summary_of(directory)
     assert (summary["signature"], summary["public_key"], summary["signed_with"]) == (None, None, "unsigned")
@@ -123,9 +122,7 @@ def test_without_a_key_an_export_is_unsigned(tmp_path: Path) -> None:
     refuse_export(directory, "not signed", key=KEY)
 
 
-def test_files_are_for_the_owner_hold_no_outputs_and_are_the_same_for_the_same_book(
-    tmp_path: Path, pristine: dict[str, bytes]
-) -> None:
+def test_files_are_for_the_owner_hold_no_outputs_and_are_the_same_for_the_same_book(tmp_path, pristine):
     paths = list(exported(tmp_path / "export").iterdir())
     assert {path.name: path.read_bytes() for path in paths} == pristine
     assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
@@ -136,7 +133,7 @@ def test_files_are_for_the_owner_hold_no_outputs_and_are_the_same_for_the_same_b
             exported(tmp_path / occupied)
 
 
-def test_a_book_that_does_not_replay_is_not_exported(tmp_path: Path) -> None:
+def test_a_book_that_does_not_replay_is_not_exported(tmp_path):
     engine = create_engine("sqlite://")
     schema.metadata.create_all(engine)
     with engine.begin() as connection:
@@ -147,9 +144,7 @@ def test_a_book_that_does_not_replay_is_not_exported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_missing_truncated_and_foreign_files_end_in_one_sentence(
-    export: Path, name: str, pristine: dict[str, bytes]
-) -> None:
+def test_missing_truncated_and_foreign_files_end_in_one_sentence(export, name, pristine):
     data, file = pristine[name], export / name
     utf16 = data.decode().encode("utf-16")
     for bad in (b"", data[: len(data) // 2], data[:-2], data + b"{}\n", b"\xff\xfe" + data, utf16):
@@ -162,7 +157,7 @@ def test_missing_truncated_and_foreign_files_end_in_one_sentence(
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_flipped_bit_is_found(export: Path, name: str, pristine: dict[str, bytes]) -> None:
+def test_every_flipped_bit_is_found(export, name, pristine):
     data, chance = pristine[name], random.Random(name)
     places = {0, len(data) - 1, *(chance.randrange(len(data)) for _ in range(60))}
     for place in places:
@@ -171,7 +166,7 @@ def test_every_flipped_bit_is_found(export: Path, name: str, pristine: dict[str,
             refuse_export(export, None)
 
 
-def test_an_older_export_needs_the_head_that_was_seen(tmp_path: Path) -> None:
+def test_an_older_export_needs_the_head_that_was_seen(tmp_path):
     older, newer = exported(tmp_path / "older"), exported(tmp_path / "newer", more=True)
     head = summary_of(newer)["head"]
     assert verify_export(newer, KEY, expected_head=summary_of(older)["head"]).head == head
@@ -198,12 +193,12 @@ def test_an_older_export_needs_the_head_that_was_seen(tmp_path: Path) -> None:
         lambda s: s.pop("head"),
     ],
 )
-def test_a_summary_that_the_rows_contradict_is_found(export: Path, change: Change) -> None:
+def test_a_summary_that_the_rows_contradict_is_found(export, change):
     edit(export, change, OTHER)
     refuse_export(export, None)
 
 
-def test_a_forger_can_resign_but_not_overspend_nor_pretend(export: Path) -> None:
+def test_a_forger_can_resign_but_not_overspend_nor_pretend(export):
     lines = [json.loads(line) for line in (export / "entries.jsonl").read_text().splitlines()]
     rewrite(export, "entries.jsonl", entries(lines))  # the same book under the forger's key
     edit(export, lambda s: s.update(head=chain(lines, OTHER)[-1]["hash"]), OTHER)
@@ -216,7 +211,7 @@ def test_a_forger_can_resign_but_not_overspend_nor_pretend(export: Path) -> None
     refuse_export(export, "cost")
 
 
-def test_a_summary_that_is_no_summary(export: Path) -> None:
+def test_a_summary_that_is_no_summary(export):
     texts = ["", "{", "[]", "null", "NaN", "[" * 100_000, "9" * 10_000, '{"a":1,"a":2}', '"\\ud800"', "{}\n{}"]
     for depth in (200, 900, 940, 960, 980, 990, 1000):
         deep = canonical(summary_of(export) | {"accounts": "deep"})
@@ -226,7 +221,7 @@ def test_a_summary_that_is_no_summary(export: Path) -> None:
         refuse_export(export)
 
 
-def test_a_line_that_is_no_row(export: Path) -> None:
+def test_a_line_that_is_no_row(export):
     for line in ("", "[]", "{}", "7", "[" * 100_000, '{"seq":' + "9" * 10_000 + "}"):
         for name in FILES[:3]:
             rewrite(export, name, f"{line}\n")

@@ -13,7 +13,7 @@ FUZZ = Path(__file__).parents[2] / "benchmarks" / "fuzz_ledger.py"
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 10 * EFFORT)
-def test_nonsense_is_refused_in_sentences() -> None:
+def test_nonsense_is_refused_in_sentences():
     command = [sys.executable, str(FUZZ), "--cases", str(40 * EFFORT), "--seed", "1", "--json"]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert found["failures"] == []

@@ -20,23 +20,23 @@ class FakeGauge:
     values: ClassVar[dict[tuple[str, str], float]] = {}
     fails: ClassVar[bool] = False
 
-    def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
+    def __init__(self, name, description, tag_keys):
         assert tag_keys == ("account",)
         self._name = name
 
-    def set(self, value: float, tags: dict[str, str]) -> None:
+    def set(self, value, tags):
         if FakeGauge.fails:
             raise RuntimeError("the metrics agent is gone")
         self.values[self._name, tags["account"]] = value
 
 
 @pytest.fixture(autouse=True)
-def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fake(monkeypatch):
     monkeypatch.setattr(service, "Gauge", FakeGauge)
     monkeypatch.setattr(FakeGauge, "values", {})
 
 
-def test_gauges_follow_the_book_and_fail_alone(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gauges_follow_the_book_and_fail_alone(sqlite_url, monkeypatch):
     door, elsewhere = LedgerService(Address.of(sqlite_url)), Ledger.open(sqlite_url)
     monkeypatch.setattr(FakeGauge, "fails", True)
     door.call("ensure_account", ("chat", *TERMS), {})
@@ -55,10 +55,10 @@ def test_gauges_follow_the_book_and_fail_alone(sqlite_url: str, monkeypatch: pyt
     assert figures["epsilon_spent"] > figures["epsilon_reserved"] > 0
 
 
-def test_the_door_of_a_secret_trial_has_no_gauges(sqlite_url: str) -> None:
+def test_the_door_of_a_secret_trial_has_no_gauges(sqlite_url):
     """Their number would be the number of a selection's trials."""
 
-    def shown() -> list[str]:
+    def shown():
         return [account for _, account in FakeGauge.values if account == "trial"]  # doors of other tests show theirs
 
     quiet, watched = Address.of(sqlite_url, watched=False), Address.of(sqlite_url)

@@ -7,7 +7,6 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from usual import TERMS, kinds
 
 from rayprivacy.core.errors import LeaseHeldError, LedgerError
 from rayprivacy.ledger import charges
-from rayprivacy.ledger.charges import DAY_SECONDS, Charge, ChargeState, Lease, this_process
+from rayprivacy.ledger.charges import DAY_SECONDS, ChargeState, Lease, this_process
 from rayprivacy.ledger.store import Ledger
 
 EVENT = GaussianDpEvent(20.0)
@@ -27,11 +26,11 @@ ELSEWHERE = "another-host/boot/pid-[1]:17:4711"
 
 
 @pytest.fixture
-def charge(ledger: Ledger) -> Charge:
+def charge(ledger):
     return ledger.reserve("chat", "run", "d", EVENT)
 
 
-def _hold(url: str, seconds: float, pipe: Pipe) -> None:
+def _hold(url, seconds, pipe):
     ledger = Ledger.open(url)
     charge = ledger.start(ledger.reserve("chat", "run", "d", EVENT), seconds=seconds)
     pipe.send((this_process(), charge.lease))
@@ -46,25 +45,25 @@ def _hold(url: str, seconds: float, pipe: Pipe) -> None:
 class Holder:
     """Another process that has started the release and not yet committed it."""
 
-    def __init__(self, url: str, seconds: float) -> None:
+    def __init__(self, url, seconds):
         context = forkserver()
         self._pipe, theirs = context.Pipe()
         self.process: Any = context.Process(target=_hold, args=(url, seconds, theirs))
         self.process.start()
         self.name, self.lease = self._receive()
 
-    def commit(self) -> str:
+    def commit(self):
         self._pipe.send("commit")
         said = str(self._receive())
         self.process.join()
         return said
 
-    def kill(self, wait: bool = True) -> None:
+    def kill(self, wait=True):
         os.kill(self.process.pid, signal.SIGKILL)
         if wait:
             self.process.join()
 
-    def _receive(self) -> Any:
+    def _receive(self):
         assert self._pipe.poll(60), "the other process says nothing"
         return self._pipe.recv()
 
@@ -73,10 +72,10 @@ Hold = Callable[[float], Holder]
 
 
 @pytest.fixture
-def hold(url: str) -> Any:
+def hold(url):
     holders: list[Holder] = []
 
-    def start(seconds: float) -> Holder:
+    def start(seconds):
         holders.append(Holder(url, seconds))
         return holders[-1]
 
@@ -86,7 +85,7 @@ def hold(url: str) -> Any:
             holder.kill()
 
 
-def test_a_live_holder_is_waited_for_and_its_output_served(ledger: Ledger, charge: Charge, hold: Hold) -> None:
+def test_a_live_holder_is_waited_for_and_its_output_served(ledger, charge, hold):
     holder = hold(300)
     assert holder.lease.token == 1
     assert holder.lease.holder == holder.name != this_process()
@@ -104,7 +103,7 @@ def test_a_live_holder_is_waited_for_and_its_output_served(ledger: Ledger, charg
 
 
 @pytest.mark.parametrize("waited_for", [True, False])
-def test_a_dead_holder_is_followed_at_once(ledger: Ledger, charge: Charge, hold: Hold, waited_for: bool) -> None:
+def test_a_dead_holder_is_followed_at_once(ledger, charge, hold, waited_for):
     holder = hold(3600)
     with pytest.raises(LeaseHeldError):
         ledger.start(charge)
@@ -121,7 +120,7 @@ def test_a_dead_holder_is_followed_at_once(ledger: Ledger, charge: Charge, hold:
     assert ledger.verify().charges == 1
 
 
-def test_an_expired_term_is_taken_over_and_the_stale_holder_refused(ledger: Ledger, charge: Charge, hold: Hold) -> None:
+def test_an_expired_term_is_taken_over_and_the_stale_holder_refused(ledger, charge, hold):
     stale = hold(-1)  # over as soon as it is granted, though its holder lives
     mine = ledger.start(charge)
     assert mine.lease.token == 2
@@ -133,7 +132,7 @@ def test_an_expired_term_is_taken_over_and_the_stale_holder_refused(ledger: Ledg
     assert ledger.verify().outputs == 1
 
 
-def test_a_name_that_says_nothing_is_believed_until_the_term_is_over(ledger: Ledger) -> None:
+def test_a_name_that_says_nothing_is_believed_until_the_term_is_over(ledger):
     for holder in ("-", "x", "a:b:c", ":::", "host:notanumber:1"):
         charge = ledger.reserve("chat", holder, "d", EVENT)
         ledger.start(charge, holder=holder, seconds=300)
@@ -141,7 +140,7 @@ def test_a_name_that_says_nothing_is_believed_until_the_term_is_over(ledger: Led
             ledger.start(charge)
 
 
-def test_a_process_id_used_again_is_another_process() -> None:
+def test_a_process_id_used_again_is_another_process():
     machine, pid, started = this_process().split(":")
     until = "9999-01-01T00:00:00.000+00:00"
     assert not Lease(1, f"{machine}:{pid}:{started}", until).is_free
@@ -153,29 +152,29 @@ class Clock(datetime):
     ahead = timedelta()
 
     @classmethod
-    def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+    def now(cls, tz=None):  # type: ignore[override]
         return datetime.now(tz) + cls.ahead
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> type[Clock]:
+def clock(monkeypatch):
     monkeypatch.setattr(Clock, "ahead", timedelta())
     monkeypatch.setattr(charges, "datetime", Clock)
     return Clock
 
 
 @pytest.fixture
-def search(ledger: Ledger) -> Charge:
+def search(ledger):
     """The charge of a search among a secret number of trials."""
     ledger.create_account("search", *TERMS, composition="rdp", order=8)
     return ledger.reserve("search", "run", "d", RepeatAndSelectDpEvent(GaussianDpEvent(90.0), 4.0, 1.0))
 
 
-def _until(charge: Charge) -> datetime:
+def _until(charge):
     return datetime.fromisoformat(charge.lease.until)
 
 
-def _finished(ledger: Ledger, charge: Charge) -> tuple[list[str], list[float]]:
+def _finished(ledger, charge):
     """What the book says of a search that ends now: its entries, and their seconds after the first."""
     ledger.commit_output(charge, b"selection-2:winner")
     assert ledger.verify().charges == 1
@@ -184,7 +183,7 @@ def _finished(ledger: Ledger, charge: Charge) -> tuple[list[str], list[float]]:
     return [entry.kind for entry in told], [(time - times[0]).total_seconds() for time in times]
 
 
-def test_the_book_does_not_say_how_long_a_search_took(ledger: Ledger, search: Charge, clock: type[Clock]) -> None:
+def test_the_book_does_not_say_how_long_a_search_took(ledger, search, clock):
     search = ledger.start(search)
     assert timedelta() <= datetime.now(UTC) + DAY - _until(search) < timedelta(minutes=1)
     for hours in (0, 1, 22):  # trials go on; a watcher of the book sees nothing
@@ -195,7 +194,7 @@ def test_the_book_does_not_say_how_long_a_search_took(ledger: Ledger, search: Ch
     assert seconds == pytest.approx([0, 0], abs=1), "a commit carries the time at which its day began"
 
 
-def test_a_search_of_days_is_told_in_days(ledger: Ledger, search: Charge, clock: type[Clock]) -> None:
+def test_a_search_of_days_is_told_in_days(ledger, search, clock):
     search = ledger.start(search)
     clock.ahead = timedelta(hours=23, minutes=30)  # of the first day: it needs another one
     renewed = ledger.renew(search)
@@ -207,7 +206,7 @@ def test_a_search_of_days_is_told_in_days(ledger: Ledger, search: Charge, clock:
     assert seconds == pytest.approx([0, 0, DAY_SECONDS], abs=1)
 
 
-def test_a_search_taken_over_keeps_its_days(ledger: Ledger, search: Charge, clock: type[Clock]) -> None:
+def test_a_search_taken_over_keeps_its_days(ledger, search, clock):
     first = ledger.start(search, holder=ELSEWHERE, seconds=1)
     with pytest.raises(LeaseHeldError):
         ledger.start(first)
@@ -218,7 +217,7 @@ def test_a_search_taken_over_keeps_its_days(ledger: Ledger, search: Charge, cloc
     assert _finished(ledger, second)[0] == ["start", "takeover", "commit"]
 
 
-def test_an_entry_names_no_host(ledger: Ledger, charge: Charge) -> None:
+def test_an_entry_names_no_host(ledger, charge):
     ledger.start(charge)
     detail = json.dumps([entry.detail for entry in ledger.entries("chat")], default=str)
     assert this_process() in detail

@@ -4,11 +4,10 @@ import json
 import stat
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from sqlalchemy import create_engine, inspect, make_url
 from typer.testing import CliRunner
 from usual import ADD, CAP, METRIC, RECORD, REPLACE, SELECTIVE, TERMS, USER, exposures, kinds, opened, refused, run
@@ -26,7 +25,7 @@ from rayprivacy.ledger.rules import parameters_for
 from rayprivacy.ledger.store import Ledger
 
 
-def test_the_file_is_private_and_reopens(tmp_path: Path) -> None:
+def test_the_file_is_private_and_reopens(tmp_path):
     path = tmp_path / "deep" / "ledger.db"
     for opener in (opened, Ledger.open):
         ledger = opener(f"sqlite:///{path}")
@@ -35,7 +34,7 @@ def test_the_file_is_private_and_reopens(tmp_path: Path) -> None:
         path.chmod(0o644)
 
 
-def test_only_a_sqlite_file_is_a_ledger(tmp_path: Path) -> None:
+def test_only_a_sqlite_file_is_a_ledger(tmp_path):
     for url in ("sqlite://", "sqlite:///:memory:", "mysql://u:secret@h/d", "nonsense", "sqlite:///a?b=c"):
         with pytest.raises(LedgerError, match=r"sqlite:///ledger\.db") as caught:
             Ledger.open(url)
@@ -54,7 +53,7 @@ def test_only_a_sqlite_file_is_a_ledger(tmp_path: Path) -> None:
         ("ALTER TABLE ledger_version RENAME COLUMN version TO version_num", "refuses"),
     ],
 )
-def test_a_ledger_of_another_version_is_refused_and_left_alone(url: str, change: str, match: str) -> None:
+def test_a_ledger_of_another_version_is_refused_and_left_alone(url, change, match):
     opened(url).close()
     engine = create_engine(make_url(url).set(drivername="sqlite" if "sqlite" in url else "postgresql+psycopg"))
     with engine.begin() as connection:
@@ -67,7 +66,7 @@ def test_a_ledger_of_another_version_is_refused_and_left_alone(url: str, change:
     engine.dispose()
 
 
-def test_an_account_keeps_its_terms(ledger: Ledger) -> None:
+def test_an_account_keeps_its_terms(ledger):
     terms = {"unit": USER, "relation": ADD, "budget": CAP}
     for wanted, match in (
         ({"unit": RECORD}, "unit is 'record' and account 'chat' was created with 'user'"),
@@ -86,7 +85,7 @@ def test_an_account_keeps_its_terms(ledger: Ledger) -> None:
     refused("chat, mail", ledger.account, "nope")
 
 
-def test_what_a_refusal_says_is_left_can_be_spent(ledger: Ledger) -> None:
+def test_what_a_refusal_says_is_left_can_be_spent(ledger):
     ledger.reserve("chat", "a", "d", GaussianDpEvent(sigma_for(1, Budget(2.0, 1e-6))))
     left = ledger.status("chat").epsilon_remaining
     request = SelfComposedDpEvent(GaussianDpEvent(sigma_for(50, Budget(2.5, 1e-6))), 50)
@@ -100,13 +99,13 @@ def test_what_a_refusal_says_is_left_can_be_spent(ledger: Ledger) -> None:
     assert status.epsilon_spent <= 3.0
 
 
-def test_names_have_limits(ledger: Ledger) -> None:
+def test_names_have_limits(ledger):
     for release_id, digest in (("", "d"), ("r" * 201, "d"), ("r", ""), ("r", "d" * 65)):
         refused("characters", ledger.reserve, "chat", release_id, digest, GaussianDpEvent(50.0))
     refused("holds chat", ledger.reserve, "nope", "r", "d", GaussianDpEvent(50.0))
 
 
-def test_an_older_copy_of_the_file_is_noticed(sqlite_url: str, tmp_path: Path) -> None:
+def test_an_older_copy_of_the_file_is_noticed(sqlite_url, tmp_path):
     path, ledger = tmp_path / "ledger.db", opened(sqlite_url)
     ledger.close()  # the last connection moves the log into the file
     early, copy = ledger.head(), path.read_bytes()
@@ -125,7 +124,7 @@ def test_an_older_copy_of_the_file_is_noticed(sqlite_url: str, tmp_path: Path) -
     assert Ledger.open(sqlite_url, expected_head=early).verify(early).charges == 0
 
 
-def test_a_file_that_was_moved_away_or_written_over_is_noticed(sqlite_url: str, tmp_path: Path) -> None:
+def test_a_file_that_was_moved_away_or_written_over_is_noticed(sqlite_url, tmp_path):
     path, ledger = tmp_path / "ledger.db", opened(sqlite_url)
     ledger.close()
     copy = path.read_bytes()
@@ -146,7 +145,7 @@ FITTING = [SelfComposedDpEvent(GaussianDpEvent(20.0), 3), LaplaceDpEvent(50.0)]
 TOO_DEAR = [SelfComposedDpEvent(GaussianDpEvent(20.0), 4000)]
 
 
-def test_a_plan_is_registered_with_its_account_or_nothing_is_opened(ledger: Ledger) -> None:
+def test_a_plan_is_registered_with_its_account_or_nothing_is_opened(ledger):
     for number, method in enumerate((ledger.create_account, ledger.ensure_account)):
         with pytest.raises(BudgetRefusedError, match="cap of 3"):
             method(f"a{number}", *TERMS, "pld", plan=TOO_DEAR)
@@ -157,7 +156,7 @@ def test_a_plan_is_registered_with_its_account_or_nothing_is_opened(ledger: Ledg
     assert ledger.verify().charges == 2
 
 
-def test_an_account_that_exists_is_taken_as_it_is(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_account_that_exists_is_taken_as_it_is(ledger, monkeypatch):
     ledger.create_account("planned", *TERMS, "pld", plan=FITTING)
     ledger.create_account("unplanned", *TERMS, "pld")
     head = ledger.head()
@@ -167,7 +166,7 @@ def test_an_account_that_exists_is_taken_as_it_is(ledger: Ledger, monkeypatch: p
     assert ledger.head() == head
 
 
-def admit_and_verify(url: str, budget: Budget, event: DpEvent, composition: str = "pld", **more: Any) -> Ledger:
+def admit_and_verify(url, budget, event, composition="pld", **more):
     """An account that is opened for one event and charged with it: the auditor accepts the book."""
     more |= {"plan": [event]} if composition == "pld" else {}
     ledger = Ledger.open(url)
@@ -180,9 +179,7 @@ def admit_and_verify(url: str, budget: Budget, event: DpEvent, composition: str 
 @pytest.mark.parametrize(
     ("queries", "epsilon", "delta"), [(1000, 3.0, 1e-6), (37, 0.5, 1e-8), (1, 0.1, 1e-7), (1000, 3.0, 1e-12)]
 )
-def test_noise_that_was_computed_from_a_budget_fits_it(
-    sqlite_url: str, queries: int, epsilon: float, delta: float
-) -> None:
+def test_noise_that_was_computed_from_a_budget_fits_it(sqlite_url, queries, epsilon, delta):
     budget = Budget(epsilon, delta)
     event = SelfComposedDpEvent(GaussianDpEvent(gaussian_noise(queries, budget, "pld")), queries)
     ledger = admit_and_verify(sqlite_url, budget, event)
@@ -197,10 +194,8 @@ def test_noise_that_was_computed_from_a_budget_fits_it(
         pytest.param(1e-4, 100_000, 0.4, marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_plan_of_small_losses_that_fills_its_cap_is_verified(
-    sqlite_url: str, q: float, steps: int, epsilon: float
-) -> None:
-    def event(sigma: float) -> DpEvent:
+def test_a_plan_of_small_losses_that_fills_its_cap_is_verified(sqlite_url, q, steps, epsilon):
+    def event(sigma):
         return SelfComposedDpEvent(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)), steps)
 
     budget = Budget(epsilon, 1e-6)
@@ -208,17 +203,17 @@ def test_a_plan_of_small_losses_that_fills_its_cap_is_verified(
 
 
 @pytest.mark.parametrize("records", [2, *(pytest.param(many, marks=pytest.mark.exhaustive) for many in (5, 10))])
-def test_a_plan_of_records_that_are_sampled_one_by_one_is_verified(sqlite_url: str, records: int) -> None:
+def test_a_plan_of_records_that_are_sampled_one_by_one_is_verified(sqlite_url, records):
     """Its steps are mixtures, which the auditor must not take for steps of all records at once."""
     admit_and_verify(sqlite_url, Budget(12.0, 1e-5), record_sampling_event(0.01, 4.0, records, 300))
 
 
-def test_sampled_steps_at_a_high_order_are_verified(sqlite_url: str) -> None:
+def test_sampled_steps_at_a_high_order_are_verified(sqlite_url):
     event = SelfComposedDpEvent(PoissonSampledDpEvent(1e-4, GaussianDpEvent(1e5)), 10**6)
     admit_and_verify(sqlite_url, Budget(0.01, 1e-6), event, "rdp", order=30_000.0)
 
 
-def test_the_command_line_opens_an_account_with_its_plan_or_not_at_all(sqlite_url: str, tmp_path: Path) -> None:
+def test_the_command_line_opens_an_account_with_its_plan_or_not_at_all(sqlite_url, tmp_path):
     path = tmp_path / "plan.json"
     words = ["create", "--ledger", sqlite_url, "--account", "a", "--epsilon", "3", "--composition", "pld"]
     for plan, opens in ((TOO_DEAR, False), (FITTING, True)):
@@ -230,7 +225,7 @@ def test_the_command_line_opens_an_account_with_its_plan_or_not_at_all(sqlite_ur
     assert kinds(Ledger.open(sqlite_url), "a") == ["create", "plan"]
 
 
-def test_the_parameters_of_a_rule_are_refused_in_words() -> None:
+def test_the_parameters_of_a_rule_are_refused_in_words():
     with pytest.raises(ConfigError, match="only 'rdp' takes one"):
         parameters_for("zcdp", CAP, order=8.0)
     with pytest.raises(ConfigError, match=r"epsilon 0\.01 at delta 1e-06 is far less than the plan costs: raise"):
@@ -238,7 +233,7 @@ def test_the_parameters_of_a_rule_are_refused_in_words() -> None:
     assert parameters_for("rdp", Budget(0.01, 1e-6), plan=[GaussianDpEvent(1000.0)])["order"] > 1
 
 
-def test_what_was_opened_is_news_and_names_no_password(url: str) -> None:
+def test_what_was_opened_is_news_and_names_no_password(url):
     """The same recipe elsewhere would open another ledger or account."""
     said = []
     with Ledger.open(url) as ledger:
@@ -260,7 +255,7 @@ EVENT = GaussianDpEvent(20.0)
 METRIC_EVENT = MetricLocalDpEvent(0.01, 1.0, 10)
 
 
-def test_what_is_no_rung_is_refused_and_the_order_of_rungs_is_told(ledger: Ledger) -> None:
+def test_what_is_no_rung_is_refused_and_the_order_of_rungs_is_told(ledger):
     wrong: tuple[Any, ...] = (-1, 1.0, "1", True, 2**31, None)
     for rung in wrong:
         refused("rung is", ledger.reserve, "chat", "run", "d", EVENT, rung=rung)
@@ -270,7 +265,7 @@ def test_what_is_no_rung_is_refused_and_the_order_of_rungs_is_told(ledger: Ledge
     assert ledger.verify().charges == 2
 
 
-def test_a_rung_that_no_longer_fits_leaves_the_ones_before(ledger: Ledger) -> None:
+def test_a_rung_that_no_longer_fits_leaves_the_ones_before(ledger):
     event = GaussianDpEvent(sigma_for(2, CAP))
     for rung in (1, 2):
         run(ledger, "chat", "run", event, rung)
@@ -280,7 +275,7 @@ def test_a_rung_that_no_longer_fits_leaves_the_ones_before(ledger: Ledger) -> No
 
 
 @pytest.mark.exhaustive
-def test_many_rungs_stay_fast(ledger: Ledger) -> None:
+def test_many_rungs_stay_fast(ledger):
     event, times = GaussianDpEvent(1000.0), []
     for rung in range(1, 301):
         begun = time.perf_counter()
@@ -291,7 +286,7 @@ def test_many_rungs_stay_fast(ledger: Ledger) -> None:
     assert ledger.verify().charges == 300
 
 
-def test_what_protects_something_else_costs_nothing(ledger: Ledger) -> None:
+def test_what_protects_something_else_costs_nothing(ledger):
     ledger.check("chat", EVENT, Protection())
     for other in (Protection(RECORD), Protection(USER, REPLACE), Protection(kind=SELECTIVE), Protection(kind=METRIC)):
         with pytest.raises(LedgerError, match="charge an account of the same unit, relation and kind"):
@@ -300,7 +295,7 @@ def test_what_protects_something_else_costs_nothing(ledger: Ledger) -> None:
     assert kinds(ledger) == ["create"]
 
 
-def test_terms_that_do_not_go_together_open_nothing(ledger: Ledger) -> None:
+def test_terms_that_do_not_go_together_open_nothing(ledger):
     wrong: tuple[tuple[str, dict[str, Any]], ...] = (
         ("gdp", {"kind": SELECTIVE}),
         ("gdp", {"policy": "phones"}),
@@ -320,7 +315,7 @@ def test_terms_that_do_not_go_together_open_nothing(ledger: Ledger) -> None:
 
 
 @pytest.fixture
-def corpus(ledger: Ledger) -> Ledger:
+def corpus(ledger):
     ledger.create_account("phones", *TERMS, kind=SELECTIVE, policy="phones", corpus="mail")
     ledger.create_account("words", *TERMS, "metric", kind=METRIC, corpus="mail")
     ledger.create_account("central", *TERMS, corpus="mail")
@@ -331,7 +326,7 @@ def corpus(ledger: Ledger) -> Ledger:
     return ledger
 
 
-def test_a_selective_run_exposes_the_central_accounts_of_its_corpus(corpus: Ledger) -> None:
+def test_a_selective_run_exposes_the_central_accounts_of_its_corpus(corpus):
     run(corpus, "central", "c1", EVENT)
     run(corpus, "zcdp", "z1", LaplaceDpEvent(20.0))
     assert not any(exposures(corpus, account.name) for account in corpus.accounts()), "a central run exposes nobody"
@@ -356,7 +351,7 @@ def test_a_selective_run_exposes_the_central_accounts_of_its_corpus(corpus: Ledg
     assert corpus.verify().charges == 6
 
 
-def test_a_release_that_a_central_account_pays_for_exposes_nobody(corpus: Ledger) -> None:
+def test_a_release_that_a_central_account_pays_for_exposes_nobody(corpus):
     run(corpus, "central", "both", EVENT)
     run(corpus, "phones", "both", EVENT)
     corpus.create_account("late", *TERMS, corpus="mail")
@@ -370,7 +365,7 @@ def test_a_release_that_a_central_account_pays_for_exposes_nobody(corpus: Ledger
     assert corpus.verify().charges == 4
 
 
-def test_a_central_account_opened_later_learns_what_has_happened(corpus: Ledger) -> None:
+def test_a_central_account_opened_later_learns_what_has_happened(corpus):
     run(corpus, "phones", "s1", EVENT)
     gone = corpus.reserve("phones", "s2", "d", EVENT, protection=Protection(kind=SELECTIVE))
     corpus.cancel(gone)

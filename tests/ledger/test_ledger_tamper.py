@@ -3,7 +3,6 @@
 import json
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from backdoor import Backdoor
@@ -19,14 +18,14 @@ EVENT = GaussianDpEvent(5.0)
 
 
 @pytest.fixture
-def book(ledger: Ledger, backdoor: Backdoor) -> Backdoor:
+def book(ledger, backdoor):
     for number in range(2):
         run(ledger, "chat", f"run-{number}", EVENT, output=b"output %d" % number)
     assert ledger.verify().entries == 7
     return backdoor
 
 
-def test_the_tables_refuse_changes(book: Backdoor, ledger: Ledger) -> None:
+def test_the_tables_refuse_changes(book, ledger):
     for table, column in (("accounts", "epsilon"), ("entries", "seq"), ("outputs", "digest")):
         statements = [f"DELETE FROM {table}", f"UPDATE {table} SET {column} = {column}"]
         for statement in statements + [f"TRUNCATE {table}"] * (not book.is_sqlite):
@@ -50,20 +49,20 @@ def test_the_tables_refuse_changes(book: Backdoor, ledger: Ledger) -> None:
         ("DELETE FROM accounts", "account 'chat' .* create entry"),
     ],
 )
-def test_a_change_behind_the_triggers_is_found(ledger: Ledger, book: Backdoor, statement: str, message: str) -> None:
+def test_a_change_behind_the_triggers_is_found(ledger, book, statement, message):
     book.execute(statement)
     book.execute("UPDATE entries SET seq = -seq WHERE seq < 0")  # completes the swap of two rows
     refused(message, ledger.verify)
 
 
-def test_an_altered_output_is_not_served(ledger: Ledger, book: Backdoor) -> None:
+def test_an_altered_output_is_not_served(ledger, book):
     (charge,) = ledger.charges_of("chat", "run-0")
     for statement in ("UPDATE outputs SET blob = x'00', digest = 'x'", "DELETE FROM outputs"):
         book.execute(statement)
         refused("altered", ledger.output, charge)
 
 
-def test_a_cut_tail_needs_the_head_that_was_seen(url: str, ledger: Ledger, book: Backdoor) -> None:
+def test_a_cut_tail_needs_the_head_that_was_seen(url, ledger, book):
     charge = ledger.reserve("chat", "run-2", "d", EVENT)
     head = ledger.head()
     book.execute("DELETE FROM entries WHERE seq = 8")
@@ -82,7 +81,7 @@ def test_a_cut_tail_needs_the_head_that_was_seen(url: str, ledger: Ledger, book:
     refused("older copy", ledger.reserve, "chat", "run-3", "d", EVENT)
 
 
-def test_a_cap_raised_past_the_triggers_admits_nothing(sqlite_url: str, tmp_path: Path) -> None:
+def test_a_cap_raised_past_the_triggers_admits_nothing(sqlite_url, tmp_path):
     opened(sqlite_url).close()
     with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as book:
         row = list(book.execute("SELECT * FROM accounts").fetchone())
@@ -93,7 +92,7 @@ def test_a_cap_raised_past_the_triggers_admits_nothing(sqlite_url: str, tmp_path
         refused("create entry", ledger.verify)
 
 
-def test_a_row_that_differs_from_its_index_is_found(sqlite_url: str, tmp_path: Path) -> None:
+def test_a_row_that_differs_from_its_index_is_found(sqlite_url, tmp_path):
     with opened(sqlite_url) as ledger:
         charge = run(ledger, "chat", "run", EVENT, output=b"noisy")
     path = tmp_path / "ledger.db"
@@ -109,7 +108,7 @@ def test_a_row_that_differs_from_its_index_is_found(sqlite_url: str, tmp_path: P
 # The command.
 
 
-def _book(folder: Path) -> tuple[str, str]:
+def _book(folder):
     """A ledger that is kept with a key, with one release: its URL, and its head."""
     url = f"sqlite:///{folder}/ledger.db"
     with Ledger.open(url, key=create_key(folder / "key")) as ledger:
@@ -118,7 +117,7 @@ def _book(folder: Path) -> tuple[str, str]:
         return url, ledger.head()
 
 
-def _write_anew(folder: Path) -> None:
+def _write_anew(folder):
     """Forget the release, and every mac: what somebody with the file and without the key can do."""
     book = Backdoor(f"sqlite:///{folder}/ledger.db")
     for change in ("DELETE FROM outputs", "DELETE FROM entries WHERE seq > 1", "UPDATE entries SET mac = ''"):
@@ -126,7 +125,7 @@ def _write_anew(folder: Path) -> None:
     book.close()
 
 
-def test_a_book_that_was_written_anew_and_then_continued_with_its_key_is_found(tmp_path: Path) -> None:
+def test_a_book_that_was_written_anew_and_then_continued_with_its_key_is_found(tmp_path):
     url, head = _book(tmp_path)
     words = ["ledger", "verify", "--ledger", url, "--ledger-key", str(tmp_path / "key")]
     assert command(words, tmp_path).returncode == 0
@@ -142,7 +141,7 @@ def test_a_book_that_was_written_anew_and_then_continued_with_its_key_is_found(t
         assert says in said.stderr
 
 
-def test_a_book_that_was_keyed_later_is_intact_for_who_knows_an_entry_before(sqlite_url: str, tmp_path: Path) -> None:
+def test_a_book_that_was_keyed_later_is_intact_for_who_knows_an_entry_before(sqlite_url, tmp_path):
     with opened(sqlite_url) as ledger:
         before = ledger.head()
     with Ledger.open(sqlite_url, key=create_key(tmp_path / "key")) as keyed:
@@ -154,7 +153,7 @@ def test_a_book_that_was_keyed_later_is_intact_for_who_knows_an_entry_before(sql
     assert "authentication checked from entry 2 on" in said.stdout
 
 
-def test_what_would_be_left_out_of_the_check_is_refused(tmp_path: Path) -> None:
+def test_what_would_be_left_out_of_the_check_is_refused(tmp_path):
     url, head = _book(tmp_path)
     (tmp_path / "certificate.json").write_text(json.dumps({"ledger_head": head}))
     words = ["ledger", "verify", "--ledger", url]
@@ -169,7 +168,7 @@ def test_what_would_be_left_out_of_the_check_is_refused(tmp_path: Path) -> None:
         assert says in said.stderr
 
 
-def test_a_ledger_that_cannot_be_opened_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_ledger_that_cannot_be_opened_is_refused_in_a_sentence(tmp_path):
     for url, says in (
         ("postgresql://user:pa@ss@localhost:abc/x", "privacy.ledger is no URL"),
         ("postgresql://user:pa@127.0.0.1:1/none?connect_timeout=2", "the ledger postgresql://127.0.0.1/none refuses"),

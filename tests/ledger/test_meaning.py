@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 from dp_accounting import GaussianDpEvent
-from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
+from dp_accounting.dp_event import ComposedDpEvent, SelfComposedDpEvent
 from handmade import Handmade, gaussian, gdp_cost, judge, refuse_next, replay, sampled, steps, times
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,11 +36,11 @@ OTHERS = MetricLocalDpEvent(0.01, 1.0, 10, 0.1, OTHER)
 NOISE = GaussianDpEvent(20.0)
 
 
-def run(ledger: Ledger, account: str, release: str, event: DpEvent = NOISE, rung: int = 0) -> None:
+def run(ledger, account, release, event=NOISE, rung=0):
     run_event(ledger, account, release, event, rung)
 
 
-def test_an_account_says_its_meaning_when_it_is_opened_and_keeps_it(ledger: Ledger) -> None:
+def test_an_account_says_its_meaning_when_it_is_opened_and_keeps_it(ledger):
     for _ in range(2):
         ledger.ensure_account("talk", USER, ADD, CAP, of=AUTHOR)
     ledger.ensure_account("talk", USER, ADD, CAP)  # who says nothing contradicts nothing
@@ -51,7 +51,7 @@ def test_an_account_says_its_meaning_when_it_is_opened_and_keeps_it(ledger: Ledg
     assert kinds(ledger, "talk") == ["create"]
 
 
-def test_an_account_of_before_takes_its_meaning_once_and_durably(ledger: Ledger, url: str) -> None:
+def test_an_account_of_before_takes_its_meaning_once_and_durably(ledger, url):
     run(ledger, "chat", "before")
     with Ledger.open(url) as other:
         assert other.account("chat").parameters == {}
@@ -67,7 +67,7 @@ def test_an_account_of_before_takes_its_meaning_once_and_durably(ledger: Ledger,
     assert ledger.verify().charges == 2
 
 
-def test_a_meaning_that_an_account_cannot_have_opens_nothing(ledger: Ledger) -> None:
+def test_a_meaning_that_an_account_cannot_have_opens_nothing(ledger):
     wrong: tuple[dict[str, Any], ...] = tuple(
         {"of": of} for of in ("record: author", "author", "user: a\nb", "user: " + "a" * 2000)
     )
@@ -80,11 +80,11 @@ def test_a_meaning_that_an_account_cannot_have_opens_nothing(ledger: Ledger) -> 
     assert ledger.verify().entries == 1
 
 
-def words(ledger: Ledger, name: str = "words", **more: Any) -> None:
+def words(ledger, name="words", **more):
     ledger.create_account(name, USER, ADD, CAP, "metric", kind=METRIC, **more)
 
 
-def test_a_metric_local_account_protects_the_words_of_its_first_release(ledger: Ledger) -> None:
+def test_a_metric_local_account_protects_the_words_of_its_first_release(ledger):
     words(ledger)
     with pytest.raises(BudgetRefusedError, match=r"lower privacy\.epsilon"):
         run(ledger, "words", "dear", MetricLocalDpEvent(1.0, 1.0, 1000))
@@ -101,7 +101,7 @@ def test_a_metric_local_account_protects_the_words_of_its_first_release(ledger: 
     assert ledger.verify().charges == 2
 
 
-def test_racing_releases_of_two_lists_are_not_both_admitted(ledger: Ledger, url: str) -> None:
+def test_racing_releases_of_two_lists_are_not_both_admitted(ledger, url):
     words(ledger)
     with Ledger.open(url) as other:
         for book in (ledger, other):
@@ -113,14 +113,14 @@ def test_racing_releases_of_two_lists_are_not_both_admitted(ledger: Ledger, url:
     assert ledger.verify().charges == 1
 
 
-def test_a_plan_tells_which_words_a_new_account_protects(ledger: Ledger) -> None:
+def test_a_plan_tells_which_words_a_new_account_protects(ledger):
     words(ledger, plan=[SOME, EVERY])
     assert ledger.account("words").parameters == {"protected": LIST}
     with pytest.raises(LedgerError, match="about all words and account 'words' is kept for the words of list aaaaaaaa"):
         ledger.ensure_account("words", USER, ADD, CAP, "metric", kind=METRIC, plan=[EVERY])
 
 
-def test_accounts_of_one_corpus_that_mean_other_things_expose_each_other(ledger: Ledger) -> None:
+def test_accounts_of_one_corpus_that_mean_other_things_expose_each_other(ledger):
     for name, of in (("authors", AUTHOR), ("threads", THREAD), ("again", AUTHOR)):
         ledger.create_account(name, USER, ADD, CAP, corpus="mail", of=of)
     ledger.create_account("silent", USER, ADD, CAP, corpus="mail")
@@ -138,7 +138,7 @@ def test_accounts_of_one_corpus_that_mean_other_things_expose_each_other(ledger:
     assert ledger.verify().charges == 3
 
 
-def test_accounts_of_two_lists_or_of_two_policies_expose_each_other(ledger: Ledger) -> None:
+def test_accounts_of_two_lists_or_of_two_policies_expose_each_other(ledger):
     for name, event in (("all", EVERY), ("some", SOME)):
         words(ledger, name, corpus="mail")
         run(ledger, name, f"of {name}", event)
@@ -153,7 +153,7 @@ def test_accounts_of_two_lists_or_of_two_policies_expose_each_other(ledger: Ledg
 # An exposure that a central account pays for.
 
 
-def _paid(ledger: Ledger, composition: str, event: DpEvent, of: str = AUTHOR) -> bool:
+def _paid(ledger, composition, event, of=AUTHOR):
     """Whether a central account that started this pays for a selective run, so that none is exposed."""
     more: dict[str, Any] = {"order": 8.0} if composition == "rdp" else {}
     more |= {"plan": [SelfComposedDpEvent(NOISE, 6)]} if composition == "pld" else {}
@@ -169,17 +169,15 @@ def _paid(ledger: Ledger, composition: str, event: DpEvent, of: str = AUTHOR) ->
 
 @pytest.mark.parametrize("composition", ["gdp", "zcdp", "rdp", "pld"])
 @pytest.mark.parametrize(("times", "pays"), [(1, False), (2, True)])
-def test_an_exposure_is_spared_by_a_charge_that_costs_as_much_as_what_is_drawn(
-    ledger: Ledger, composition: str, times: int, pays: bool
-) -> None:
+def test_an_exposure_is_spared_by_a_charge_that_costs_as_much_as_what_is_drawn(ledger, composition, times, pays):
     assert _paid(ledger, composition, SelfComposedDpEvent(NOISE, times)) is pays
 
 
-def test_next_to_nothing_buys_no_exposure_off(ledger: Ledger) -> None:
+def test_next_to_nothing_buys_no_exposure_off(ledger):
     assert not _paid(ledger, "gdp", GaussianDpEvent(1e6))
 
 
-def test_what_another_unit_pays_buys_no_exposure_off(ledger: Ledger) -> None:
+def test_what_another_unit_pays_buys_no_exposure_off(ledger):
     """Selective by author, and central by thread: the author's epsilon of what is drawn is bounded by nobody."""
     ledger.create_account("authors", USER, ADD, CAP, corpus="mail", of=AUTHOR)
     _paid(ledger, "gdp", SelfComposedDpEvent(NOISE, 3), of=THREAD)
@@ -187,12 +185,12 @@ def test_what_another_unit_pays_buys_no_exposure_off(ledger: Ledger) -> None:
     assert ledger.verify().charges == 2
 
 
-def exposing(composition: str = "gdp", size: int = 1) -> Handmade:
+def exposing(composition="gdp", size=1):
     book = Handmade().open("central", composition, corpus="mail", size=size)
     return book.open("policy", kind="selective", corpus="mail", parameters={"policy": "names"})
 
 
-def test_an_auditor_finds_an_exposure_that_was_bought_off() -> None:
+def test_an_auditor_finds_an_exposure_that_was_bought_off():
     for sigma, price in ((1e6, steps(1e-12)), (12.0, gdp_cost(12.0)[0])):
         book = exposing()
         book.lease("start", book.reserve("central", "run", gaussian(sigma), [price]))
@@ -202,7 +200,7 @@ def test_an_auditor_finds_an_exposure_that_was_bought_off() -> None:
         assert replay(book.rows).charges == 2
 
 
-def test_an_auditor_compares_plans_run_by_run() -> None:
+def test_an_auditor_compares_plans_run_by_run():
     for many, due in ((3, False), (1, True)):
         book = exposing("pld", 0)
         book.plan("central", [(sampled(0.01, 1.0), 200), (gaussian(20.0), 10)], 1.29082)
@@ -226,7 +224,7 @@ def test_an_auditor_compares_plans_run_by_run() -> None:
         ("metric-local", [{"protected": "words"}], "no digest"),
     ],
 )
-def test_a_forged_meaning_is_found(kind: str, said: list[dict[str, Any]], match: str) -> None:
+def test_a_forged_meaning_is_found(kind, said, match):
     terms = ("a", "metric" if kind == "metric-local" else "gdp", 3.0, kind)
     book = Handmade().open(*terms)
     for each in said:
@@ -236,7 +234,7 @@ def test_a_forged_meaning_is_found(kind: str, said: list[dict[str, Any]], match:
         refuse_next(Handmade().open(*terms, parameters=said[-1]), match)
 
 
-def test_an_auditor_finds_words_that_an_account_does_not_protect() -> None:
+def test_an_auditor_finds_words_that_an_account_does_not_protect():
     event = {"kind": "metric-local", "epsilon": 0.5, "diameter": 1.5, "tokens": 100}
     sensitive = event | {"kind": "metric-local-sensitive", "keep_cost": 0.5, "sensitive": LIST}
     for said, paid, price in (
@@ -254,7 +252,7 @@ def test_an_auditor_finds_words_that_an_account_does_not_protect() -> None:
 # What people read.
 
 
-def test_certificate_and_report_name_what_is_protected(ledger: Ledger) -> None:
+def test_certificate_and_report_name_what_is_protected(ledger):
     ledger.create_account("talk", USER, ADD, CAP, of=AUTHOR)
     words(ledger, plan=[SOME], of="user: author; words of text")
     words(ledger, "all", plan=[EVERY], of="user: author; words of text")
@@ -269,7 +267,7 @@ def test_certificate_and_report_name_what_is_protected(ledger: Ledger) -> None:
             assert all(each in text for each in said)
 
 
-def test_the_commands_take_and_show_a_meaning(sqlite_url: str, tmp_path: Path) -> None:
+def test_the_commands_take_and_show_a_meaning(sqlite_url, tmp_path):
     new = ("create", "--epsilon", "8", "--account")
     assert "talk: protects users, by column 'author'." in _say(sqlite_url, *new, "talk", "--of", AUTHOR)
     _say(sqlite_url, *new, "old")
@@ -281,7 +279,7 @@ def test_the_commands_take_and_show_a_meaning(sqlite_url: str, tmp_path: Path) -
     assert accounts[0]["terms"]["parameters"] == {"of": THREAD}
 
 
-def _say(url: str, *words: str) -> str:
+def _say(url, *words):
     done = CliRunner().invoke(app, ["ledger", *words, "--ledger", url])
     assert done.exit_code == 0, done.output
     return " ".join(done.output.split())
@@ -300,27 +298,25 @@ PRICED = {"epsilon": 0.01, "diameter": 1.0, "tokens": 5}
 LISTS = st.sampled_from(["", *(digit * 64 for digit in "abc")])
 
 
-def metric(protected: str) -> dict[str, Any]:
+def metric(protected):
     if not protected:
         return {"kind": "metric-local", **PRICED}
     return {"kind": "metric-local-sensitive", **PRICED, "keep_cost": 0.01, "sensitive": protected}
 
 
-def test_every_parameter_of_every_event_is_classified() -> None:
+def test_every_parameter_of_every_event_is_classified():
     """A new one must be put into one of the lists; one that says who is protected must be compared on admission."""
     for known in (events._KEYS, audited._KEYS):
         found = {name for keys in known.values() for name in keys}
         assert found == HOW_WELL | PARTS | WHO
 
 
-def nested(event: dict[str, Any], depth: int) -> dict[str, Any]:
+def nested(event, depth):
     return event if not depth else {"kind": "self-composed", "count": 2, "event": nested(event, depth - 1)}
 
 
 @given(lists=st.lists(st.tuples(LISTS, st.integers(0, 3)), min_size=2, max_size=4))
-def test_events_that_protect_different_words_are_never_admitted_together(
-    lists: list[tuple[str, int]], tmp_path_factory: pytest.TempPathFactory, empty_book: bytes
-) -> None:
+def test_events_that_protect_different_words_are_never_admitted_together(lists, tmp_path_factory, empty_book):
     path = tmp_path_factory.mktemp("lists") / "ledger.db"
     path.write_bytes(empty_book)
     words = Protection(kind=AccountKind.METRIC_LOCAL)
@@ -336,7 +332,7 @@ def test_events_that_protect_different_words_are_never_admitted_together(
 
 
 @given(lists=st.lists(LISTS, min_size=1, max_size=4))
-def test_one_event_protects_the_words_of_one_list(lists: list[str]) -> None:
+def test_one_event_protects_the_words_of_one_list(lists):
     event = from_json({"kind": "composed", "events": [metric(protected) for protected in lists]})
     named = set(lists) - {""}
     if len(named) > 1:
@@ -347,7 +343,7 @@ def test_one_event_protects_the_words_of_one_list(lists: list[str]) -> None:
 
 
 @pytest.mark.parametrize("one", AccountKind)
-def test_events_of_another_kind_of_guarantee_are_refused(one: AccountKind, ledger: Ledger) -> None:
+def test_events_of_another_kind_of_guarantee_are_refused(one, ledger):
     more: dict[str, Any] = {"policy": "p"} if one is AccountKind.SELECTIVE else {}
     composition = "metric" if one is AccountKind.METRIC_LOCAL else "gdp"
     ledger.create_account("one", USER, ADD, Budget(50.0, 1e-6), composition, kind=one, **more)
@@ -364,7 +360,7 @@ def test_events_of_another_kind_of_guarantee_are_refused(one: AccountKind, ledge
 HUNDRED = SelfComposedDpEvent(GaussianDpEvent(sigma_for(100, Budget(1.0, 1e-6))), 100)
 
 
-def test_the_claim_is_the_cap_and_the_rest_a_diagnostic(ledger: Ledger) -> None:
+def test_the_claim_is_the_cap_and_the_rest_a_diagnostic(ledger):
     run(ledger, "chat", "run", HUNDRED)
     found = certificate(ledger)
     assert (found["epsilon"], found["delta"]) == (3.0, 1e-6)
@@ -377,7 +373,7 @@ def test_the_claim_is_the_cap_and_the_rest_a_diagnostic(ledger: Ledger) -> None:
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_it_stands_still_while_the_ledger_moves_on(ledger: Ledger) -> None:
+def test_it_stands_still_while_the_ledger_moves_on(ledger):
     reserve(ledger, "chat", "run", HUNDRED)
     refused("finish the run", certificate, ledger)
     run(ledger, "chat", "run", HUNDRED)
@@ -388,7 +384,7 @@ def test_it_stands_still_while_the_ledger_moves_on(ledger: Ledger) -> None:
     assert before["ledger_head"] == head != ledger.head()
 
 
-def test_the_published_schema_is_that_of_the_model_and_fits(ledger: Ledger) -> None:
+def test_the_published_schema_is_that_of_the_model_and_fits(ledger):
     published = json.loads((Path(__file__).parents[2] / "docs" / "certificate.schema.json").read_text())
     assert published == Certificate.model_json_schema(), "run: rayprivacy schema --certificate"
     run(ledger, "chat", "run", HUNDRED)
@@ -399,7 +395,7 @@ def test_the_published_schema_is_that_of_the_model_and_fits(ledger: Ledger) -> N
     assert "not private: test key" in to_markdown(certificate(ledger, test_key=True))
 
 
-def test_it_names_what_else_was_done_with_the_corpus(url: str) -> None:
+def test_it_names_what_else_was_done_with_the_corpus(url):
     ledger = Ledger.open(url)
     for name in ("chat", "chat-2"):
         ledger.create_account(name, *TERMS, corpus="talk")

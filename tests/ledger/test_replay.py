@@ -37,7 +37,7 @@ CELLS = [(t, n, c) for t in ("accounts", "entries", "outputs") for n, row in enu
 UNCHAINED = ("outputs", "size")  # counted from the bytes in a database, covered by a digest in an export
 
 
-def flipped(value: Any) -> Any:
+def flipped(value):
     if isinstance(value, int):
         return value ^ 1
     if isinstance(value, float):
@@ -46,7 +46,7 @@ def flipped(value: Any) -> Any:
     return value[:middle] + chr(ord(value[middle]) ^ 1) + value[middle + 1 :] if value else "\x01"
 
 
-def test_a_book_of_every_kind_replays() -> None:
+def test_a_book_of_every_kind_replays():
     counts = VerifyReport(8, len(BOOK.entries), 11, len(BOOK.outputs), BOOK.entries[-1]["hash"], "checked")
     assert replay(BOOK, KEY) == counts
     assert replay(BOOK).macs == "unchecked"
@@ -58,7 +58,7 @@ def test_a_book_of_every_kind_replays() -> None:
 
 
 @pytest.mark.parametrize("table", ["accounts", "entries", "outputs"])
-def test_every_flipped_bit_is_found(table: str) -> None:
+def test_every_flipped_bit_is_found(table):
     for of, number, column in CELLS:
         if of == table and (of, column) != UNCHAINED:
             rows = copy(BOOK)
@@ -68,7 +68,7 @@ def test_every_flipped_bit_is_found(table: str) -> None:
 
 
 @pytest.mark.parametrize("table", ["accounts", "entries", "outputs"])
-def test_every_removed_repeated_or_swapped_row_is_found(table: str) -> None:
+def test_every_removed_repeated_or_swapped_row_is_found(table):
     for number, row in enumerate(getattr(BOOK, table)):
         removed, repeated, swapped = copy(BOOK), copy(BOOK), copy(BOOK)
         del getattr(removed, table)[number]
@@ -80,7 +80,7 @@ def test_every_removed_repeated_or_swapped_row_is_found(table: str) -> None:
             refuse(swapped)
 
 
-def test_a_tail_that_was_cut_needs_the_head_that_was_seen() -> None:
+def test_a_tail_that_was_cut_needs_the_head_that_was_seen():
     book = every_kind(KEY)
     older, head = book.rows, book.rows.entries[-1]["hash"]
     book.reserve("chat", "run-9", gaussian(40.0), gdp_cost(40.0))
@@ -91,7 +91,7 @@ def test_a_tail_that_was_cut_needs_the_head_that_was_seen() -> None:
         refuse(Rows(BOOK.accounts, BOOK.entries[:length], BOOK.outputs), expected_head=head)
 
 
-def test_macs() -> None:
+def test_macs():
     other = copy(BOOK)
     refuse(other, "another one", key=Key(b"k" * 32))
     other.entries[5]["mac"] = ""
@@ -109,7 +109,7 @@ def test_macs() -> None:
 # Whoever rewrites the chain with consistent hashes must still follow the rules.
 
 
-def test_no_column_can_be_changed_in_a_chain_written_anew() -> None:
+def test_no_column_can_be_changed_in_a_chain_written_anew():
     """Every third of them by day: each column in some entries, and each entry in some columns."""
     honest, stride = every_kind(), 3 if EFFORT == 1 else 1
     columns = ("account", "kind", "release_id", "input_digest", "charge", "events", "cost", "balance", "rung")
@@ -126,7 +126,7 @@ def test_no_column_can_be_changed_in_a_chain_written_anew() -> None:
     refuse(Rows(honest.accounts, entries, honest.outputs), "entry 1 .* does not follow")
 
 
-def test_a_forged_balance_is_found() -> None:
+def test_a_forged_balance_is_found():
     honest = every_kind()
     for number, row in enumerate(honest.entries):
         state = ("reserved", "started", "committed")[number % 3]
@@ -137,7 +137,7 @@ def test_a_forged_balance_is_found() -> None:
         refuse(Rows(honest.accounts, chain(entries), honest.outputs), f"entry {number + 1} .* balance")
 
 
-def test_the_auditor_uses_no_code_of_the_store() -> None:
+def test_the_auditor_uses_no_code_of_the_store():
     package = Path(schema.__file__).parent
     allowed = ("rayprivacy.core", "rayprivacy.ledger.audit", "rayprivacy.ledger.book")
     for path in (package / "export.py", *(package / "audit").glob("*.py")):
@@ -163,7 +163,7 @@ def test_the_auditor_uses_no_code_of_the_store() -> None:
         "DROP TABLE outputs",
     ],
 )
-def test_a_damaged_database_ends_in_one_sentence(tmp_path: Path, statement: str) -> None:
+def test_a_damaged_database_ends_in_one_sentence(tmp_path, statement):
     engine = stored(every_kind(KEY), f"sqlite:///{tmp_path}/ledger.db")
     with engine.begin() as connection:
         for (name,) in connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'trigger'").all():
@@ -179,7 +179,7 @@ def test_a_damaged_database_ends_in_one_sentence(tmp_path: Path, statement: str)
     engine.dispose()
 
 
-def test_thousands_of_rows_take_seconds() -> None:
+def test_thousands_of_rows_take_seconds():
     book = Handmade(KEY).open("a", epsilon=50.0)
     cost = gdp_cost(50.0)
     for number in range(2_000):
@@ -208,7 +208,7 @@ GARBAGE: list[Any] = [
 
 
 @given(st.sampled_from(CELLS), st.sampled_from(GARBAGE), st.booleans())
-def test_garbage_in_any_cell_ends_in_one_sentence(cell: tuple[str, int, str], value: Any, relink: bool) -> None:
+def test_garbage_in_any_cell_ends_in_one_sentence(cell, value, relink):
     table, number, column = cell
     rows = copy(BOOK)
     getattr(rows, table)[number][column] = value
@@ -222,7 +222,7 @@ def test_garbage_in_any_cell_ends_in_one_sentence(cell: tuple[str, int, str], va
         assert str(error).endswith((".", "copy of it."))  # noqa: PT017
 
 
-def test_extra_and_missing_columns_are_found() -> None:
+def test_extra_and_missing_columns_are_found():
     for table in ("accounts", "entries", "outputs"):
         more, less = copy(BOOK), copy(BOOK)
         getattr(more, table)[0]["more"] = 1

@@ -51,9 +51,7 @@ WORDS = {"kind": "metric-local", "epsilon": 0.5, "diameter": 2.0, "tokens": 3}
         (METRIC, WORDS, 3 * 2**80),
     ],
 )
-def test_costs_must_be_what_the_event_costs_up_to_the_cap(
-    terms: tuple[Any, ...], event: dict[str, Any], price: int
-) -> None:
+def test_costs_must_be_what_the_event_costs_up_to_the_cap(terms, event, price):
     for factor, honest in ((1.0, True), (1 - 1e-6, False), (1 + 1e-5, False), (0.0, False)):
         book = Handmade().open("a", *terms)
         book.reserve("a", "run", event, [int(price * factor) if factor != 1 else price])
@@ -71,7 +69,7 @@ def test_costs_must_be_what_the_event_costs_up_to_the_cap(
     replay(book.rows)
 
 
-def test_the_winner_of_a_selection_has_a_cost_between_its_bounds() -> None:
+def test_the_winner_of_a_selection_has_a_cost_between_its_bounds():
     # r(b) = b/200 and a geometric number of trials of mean 10, at order 8. The best order of all costs 0.639 (22 and 21
     # in the formula), order 8 alone costs 1.015.
     event = {"kind": "repeat-and-select", "mean": 10.0, "shape": 1.0, "event": gaussian(10.0)}
@@ -84,8 +82,8 @@ def test_the_winner_of_a_selection_has_a_cost_between_its_bounds() -> None:
 @pytest.mark.parametrize(
     ("q", "sigma", "order"), [(0.01, 1.0, 8.0), (0.2, 2.0, 3.0), (0.05, 0.7, 2.5), (1e-4, 3.0, 9.0)]
 )
-def test_the_price_of_a_sampled_gaussian_is_its_renyi_divergence(q: float, sigma: float, order: float) -> None:
-    def excess(x: float) -> float:  # of E[ratio^order] above 1, so that a small cost keeps its digits
+def test_the_price_of_a_sampled_gaussian_is_its_renyi_divergence(q, sigma, order):
+    def excess(x):  # of E[ratio^order] above 1, so that a small cost keeps its digits
         ratio = q * math.expm1((2 * x - 1) / (2 * sigma**2))
         density = math.exp(-(x**2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi))
         return density * (math.expm1(order * math.log1p(ratio)) - order * ratio)
@@ -98,7 +96,7 @@ def test_the_price_of_a_sampled_gaussian_is_its_renyi_divergence(q: float, sigma
     assert truth * (1 - 1e-8) <= found[0] <= truth * (1 + above)
 
 
-def test_a_cancelled_charge_gives_its_cost_back() -> None:
+def test_a_cancelled_charge_gives_its_cost_back():
     book = Handmade().open("a")
     for number in range(50):
         book.step("cancel", book.reserve("a", "run", gaussian(1.6), gdp_cost(1.6), name=f"charge {number}"))
@@ -109,7 +107,7 @@ def test_a_cancelled_charge_gives_its_cost_back() -> None:
 PLANNED = [(sampled(0.01, 1.0), 200), (gaussian(20.0), 10), (laplace(50.0), 2)]
 
 
-def planned(*lines: tuple[Any, int], epsilon: float = 1.29082) -> Handmade:
+def planned(*lines, epsilon=1.29082):
     book = Handmade().open("p", "pld", size=0)
     book.plan("p", list(lines), epsilon)
     return book
@@ -138,7 +136,7 @@ BOTH = {"kind": "composed", "events": [gaussian(25.0), sampled(0.002, 25.0)]}
         (gaussian(25.0), [0, 1], False),
     ],
 )
-def test_plan_lines_pay_for_what_they_cover(event: dict[str, Any], cost: list[int], honest: bool) -> None:
+def test_plan_lines_pay_for_what_they_cover(event, cost, honest):
     book = planned(*PLANNED)
     try:
         book.reserve("p", "run", event, cost)
@@ -159,11 +157,11 @@ def test_plan_lines_pay_for_what_they_cover(event: dict[str, Any], cost: list[in
         ([], 0.2, "as many counts"),
     ],
 )
-def test_a_plan_must_fit_the_cap(line: list[Any], epsilon: float, message: str) -> None:
+def test_a_plan_must_fit_the_cap(line, epsilon, message):
     refuse_next(planned(*line, epsilon=epsilon), f"entry 2 .*({message})")
 
 
-def test_a_plan_comes_once() -> None:
+def test_a_plan_comes_once():
     book = planned(*PLANNED)
     book.plan("p", PLANNED, 1.29082)
     refuse_next(book, "entry 3 .* plan")
@@ -177,12 +175,12 @@ LINES = st.lists(
 
 
 @given(LINES, LINES)
-def test_sharing_out_agrees_with_a_search_for_a_matching(leaves: Any, lines: Any) -> None:
+def test_sharing_out_agrees_with_a_search_for_a_matching(leaves, lines):
     runs = [(q, sigma) for q, sigma, count in leaves for _ in range(count)]
     units = [(q, sigma) for q, sigma, count in lines for _ in range(count)]
     owner: dict[int, int] = {}
 
-    def place(run: int, seen: set[int]) -> bool:
+    def place(run, seen):
         for unit, (q, sigma) in enumerate(units):
             if unit not in seen and q >= runs[run][0] and sigma <= runs[run][1]:
                 seen.add(unit)
@@ -196,7 +194,7 @@ def test_sharing_out_agrees_with_a_search_for_a_matching(leaves: Any, lines: Any
     assert shares_out(*as_leaves) == expected
 
 
-def test_a_mixture_is_paid_by_its_own_line() -> None:
+def test_a_mixture_is_paid_by_its_own_line():
     parts, probabilities = [0.0, 1.0, 2.0], [0.9, 0.05, 0.05]
     mixture = {"kind": "mixture-of-gaussians", "standard_deviation": 20.0}
     mixture |= {"sensitivities": [0.0, 1.0, 2], "sampling_probs": probabilities}
@@ -209,7 +207,7 @@ def test_a_mixture_is_paid_by_its_own_line() -> None:
         judge(book, honest, "entry 3 .* cost")
 
 
-def test_what_other_readers_might_read_otherwise_is_refused() -> None:
+def test_what_other_readers_might_read_otherwise_is_refused():
     for column, old, new in (
         ("cost", "]", ".0]"),
         ("balance", '"started": [0]', '"started": [false]'),
@@ -280,7 +278,7 @@ BOOKS: list[tuple[str, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("message", "steps_of"), BOOKS)
-def test_states_rungs_and_exposures_follow_the_rules(message: str, steps_of: list[Any]) -> None:
+def test_states_rungs_and_exposures_follow_the_rules(message, steps_of):
     book = Handmade()
     for name, *values in steps_of:
         getattr(book, name)(*values)

@@ -2,7 +2,6 @@
 
 import itertools
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
@@ -37,7 +36,7 @@ COMPOSITIONS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
 }
 
 
-def price(composition: str, event: Any) -> tuple[Fraction | int, ...]:
+def price(composition, event):
     """The exact cost of an event, without the ledger."""
     if composition == "metric":
         return (Fraction(event.epsilon) * Fraction(event.diameter) * event.tokens,)
@@ -52,7 +51,7 @@ State = Literal["reserved", "started", "committed", "cancelled"]
 Key = tuple[str, str, int]  # release, input, rung
 
 
-def on_grid(price: Fraction) -> int:
+def on_grid(price):
     """The least multiple of 2^-80 that is not below a price."""
     return -((-price * 2**80) // 1)
 
@@ -77,20 +76,20 @@ class ModelAccount:
     entries: int
     charges: list[ModelCharge] = field(default_factory=list)
 
-    def total(self, *states: State) -> tuple[int, ...]:
+    def total(self, *states):
         costs = [charge.cost for charge in self.charges if charge.state in states]
         return tuple(sum(cost[i] for cost in costs) for i in range(len(self.limits)))
 
-    def live(self, key: Key) -> ModelCharge | None:
+    def live(self, key):
         found = [charge for charge in self.charges if charge.key == key and charge.state != "cancelled"]
         assert len(found) <= 1
         return found[0] if found else None
 
-    def fits(self, cost: tuple[int, ...]) -> bool:
+    def fits(self, cost):
         used = self.total("reserved", "started", "committed")
         return all(u + c <= most for u, c, most in zip(used, cost, self.limits, strict=True))
 
-    def reserve(self, key: Key, event: Any, cost: tuple[int, ...]) -> ModelCharge:
+    def reserve(self, key, event, cost):
         release, digest, rung = key
         paid = self.live(key)
         if paid is not None:
@@ -105,7 +104,7 @@ class ModelAccount:
         self.entries += 1
         return self.charges[-1]
 
-    def start(self, charge: ModelCharge, holder: str, term_runs: bool) -> None:
+    def start(self, charge, holder, term_runs):
         if charge.state == "cancelled":
             raise LedgerError
         if charge.state == "committed" or (charge.state == "started" and charge.holder == holder):
@@ -115,19 +114,19 @@ class ModelAccount:
         charge.state, charge.token, charge.holder, charge.term_runs = "started", charge.token + 1, holder, term_runs
         self.entries += 1
 
-    def renew(self, charge: ModelCharge, token: int, term_runs: bool) -> None:
+    def renew(self, charge, token, term_runs):
         self._fence(charge, token)
         charge.term_runs = term_runs
         self.entries += 1
 
-    def commit(self, charge: ModelCharge, token: int, output: bytes) -> None:
+    def commit(self, charge, token, output):
         if charge.state == "committed":
             return
         self._fence(charge, token)
         charge.state, charge.output = "committed", output
         self.entries += 1
 
-    def cancel(self, charge: ModelCharge) -> None:
+    def cancel(self, charge):
         if charge.state == "cancelled":
             return
         if charge.state != "reserved":
@@ -139,7 +138,7 @@ class ModelAccount:
         self.entries += 1
 
     @staticmethod
-    def _fence(charge: ModelCharge, token: int) -> None:
+    def _fence(charge, token):
         if charge.state != "started" or charge.token != token:
             raise LedgerError
 
@@ -147,17 +146,17 @@ class ModelAccount:
 class Store:
     """One database for all examples: each opens an account of its own."""
 
-    def __init__(self, url: str, composition: str) -> None:
+    def __init__(self, url, composition):
         self.url, self.composition, self.ledger = url, composition, Ledger.open(url)
         self.head = self.ledger.head()
         self.accounts = 0
 
-    def reopen(self) -> None:
+    def reopen(self):
         self.head = self.ledger.head()
         self.ledger.close()
         self.ledger = Ledger.open(self.url, expected_head=self.head)
 
-    def open_account(self) -> tuple[str, dict[str, tuple[int, ...]], ModelAccount]:
+    def open_account(self):
         name, corpus = uuid.uuid4().hex, uuid.uuid4().hex
         more, events = COMPOSITIONS[self.composition]
         rule_name = "gdp" if self.composition == "selective" else self.composition
@@ -170,7 +169,7 @@ class Store:
         model = ModelAccount((3, 2), 2) if self.composition == "pld" else ModelAccount((found.limit,), 1)
         return name, self._costs(name, events), model
 
-    def _costs(self, name: str, events: tuple[Any, ...]) -> dict[str, tuple[int, ...]]:
+    def _costs(self, name, events):
         filter_ = self.ledger.terms(name).rule
         costs = {repr(event): filter_.cost(event, (0,) * filter_.size) for event in events}
         for event in events:
@@ -186,7 +185,7 @@ class Store:
 class LedgerMachine(RuleBasedStateMachine):
     store: Store
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.name, self.costs, self.model = self.store.open_account()
         self.events = COMPOSITIONS[self.store.composition][1]
@@ -195,10 +194,10 @@ class LedgerMachine(RuleBasedStateMachine):
         self.outputs = itertools.count()
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self):
         return self.store.ledger
 
-    def both(self, modelled: Callable[[], Any], real: Callable[[], Any]) -> list[Any] | None:
+    def both(self, modelled, real):
         """Call both; they must raise the very same, or neither of them."""
         raised: list[type | None] = []
         results = []
@@ -211,7 +210,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert raised[0] == raised[1]
         return results or None
 
-    def known(self, number: int) -> tuple[Charge, ModelCharge]:
+    def known(self, number):
         return self.handles[number % len(self.handles)]
 
     @rule(
@@ -220,7 +219,7 @@ class LedgerMachine(RuleBasedStateMachine):
         rung=st.sampled_from([0, 0, 1, 2, 3]),
         event=st.integers(0, 3),
     )
-    def reserve(self, release: str, digest: str, rung: int, event: int) -> None:
+    def reserve(self, release, digest, rung, event):
         chosen = self.events[event % len(self.events)]
         cost = self.costs[repr(chosen)]
         done = self.both(
@@ -233,7 +232,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.handles)
     @rule(number=st.integers(0, 50), holder=st.sampled_from(["host-a:1:1", "host-b:2:2"]), term_runs=st.booleans())
-    def start(self, number: int, holder: str, term_runs: bool) -> None:
+    def start(self, number, holder, term_runs):
         charge, modelled = self.known(number)
         done = self.both(
             lambda: self.model.start(modelled, holder, term_runs),
@@ -245,7 +244,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.handles)
     @rule(number=st.integers(0, 50), term_runs=st.booleans())
-    def renew(self, number: int, term_runs: bool) -> None:
+    def renew(self, number, term_runs):
         charge, modelled = self.known(number)
         self.both(
             lambda: self.model.renew(modelled, charge.lease.token, term_runs),
@@ -254,7 +253,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.handles)
     @rule(number=st.integers(0, 50), last=st.booleans())
-    def commit(self, number: int, last: bool) -> None:
+    def commit(self, number, last):
         charge, modelled = self.handles[-1] if last else self.known(number)  # an older handle may hold a stale token
         output = b"%d" % next(self.outputs)
         self.both(
@@ -264,17 +263,17 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.handles)
     @rule(number=st.integers(0, 50))
-    def cancel(self, number: int) -> None:
+    def cancel(self, number):
         charge, modelled = self.known(number)
         self.both(lambda: self.model.cancel(modelled), lambda: self.ledger.cancel(charge))
 
     @rule()
-    def reopen(self) -> None:
+    def reopen(self):
         self.store.reopen()
 
     @precondition(lambda self: self.handles)
     @rule(number=st.integers(0, 50))
-    def look_up(self, number: int) -> None:
+    def look_up(self, number):
         charge, modelled = self.known(number)
         assert self.ledger.output(charge) == modelled.output
         found = self.ledger.find_charge(self.name, *modelled.key)
@@ -283,20 +282,20 @@ class LedgerMachine(RuleBasedStateMachine):
         if found and wanted:
             self.agree(wanted, found)
 
-    def agree(self, modelled: ModelCharge, charge: Charge) -> None:
+    def agree(self, modelled, charge):
         assert (charge.release_id, charge.input_digest, charge.rung) == modelled.key
         assert (charge.state, charge.lease.token) == (modelled.state, modelled.token)
         assert (charge.event, charge.cost) == (modelled.event, modelled.cost)
 
     @invariant()
-    def the_books_agree(self) -> None:
+    def the_books_agree(self):
         balance, total = self.ledger.status(self.name).balance, self.model.total
         assert (balance.reserved, balance.started) == (total("reserved"), total("started"))
         assert (balance.committed, balance.used) == (total("committed"), total("reserved", "started", "committed"))
         assert self.model.fits((0,) * len(balance.used))
         assert len(self.ledger.entries(self.name)) == self.model.entries
 
-    def teardown(self) -> None:
+    def teardown(self):
         states = [line.state for line in self.ledger.lines(self.name)]
         assert states == [charge.state for charge in self.model.charges]
         exposing = self.store.composition in ("selective", "metric")
@@ -306,7 +305,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 @pytest.mark.timeout(600)  # a failure is made smaller for up to five minutes
 @pytest.mark.parametrize("composition", COMPOSITIONS)
-def test_the_ledger_does_what_the_model_does(url: str, composition: str) -> None:
+def test_the_ledger_does_what_the_model_does(url, composition):
     opened = Store(url, composition)
     machine = type("Machine", (LedgerMachine,), {"store": opened})
     examples = EFFORT * (5 if url.startswith("sqlite") or EFFORT > 1 else 2)

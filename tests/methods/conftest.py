@@ -1,31 +1,28 @@
 """Small jobs of our methods."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from recipes import EVALUATION, GENERATOR, SEQPATE, TRAINING
 from safetensors.torch import load_file
-from small_jobs import Job, job_of, write_talk
+from small_jobs import job_of, write_talk
 
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.models.backbone import load_backbone
 
 
 @pytest.fixture
-def job(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
+def job(tmp_path, tiny_base, local_ray):
     """30 users with 4 sentences each, 12 teachers in stacks of 4, 40 queries."""
     write_talk(tmp_path / "talk.parquet")
     return job_of(tmp_path, tiny_base, **SEQPATE, evaluation=EVALUATION)
 
 
 @pytest.fixture
-def generator(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
+def generator(tmp_path, tiny_base, local_ray):
     """DP-SGD on the same users: 6 steps in chunks of 2, with two label values of three."""
     write_talk(tmp_path / "talk.parquet")
     table = pq.read_table(tmp_path / "talk.parquet")
@@ -40,12 +37,12 @@ class _StoppedError(Exception):
 
 
 @pytest.fixture(scope="session")
-def stopped_at() -> Callable[[Any, str], Any]:
+def stopped_at():
     """A context in which a run comes to a function of a module, and no further."""
 
     @contextmanager
-    def stopping(module: Any, name: str) -> Iterator[None]:
-        def stop(*_: Any) -> None:
+    def stopping(module, name):
+        def stop(*_):
             raise _StoppedError
 
         with pytest.MonkeyPatch.context() as patch:
@@ -57,10 +54,10 @@ def stopped_at() -> Callable[[Any, str], Any]:
 
 
 @pytest.fixture(scope="session")
-def check_undisturbed() -> Callable[..., None]:
+def check_undisturbed():
     """A run ended in the certificate and the files of one that nobody disturbs, which costs nothing more."""
 
-    def check(job: Job, out: str, files: Sequence[str], options: Sequence[str] = ()) -> None:
+    def check(job, out, files, options=()):
         charged, undisturbed = job.kinds(), job.run("undisturbed", *options)
         assert undisturbed.returncode == 0, undisturbed.stderr
         assert job.certificate("undisturbed") == job.certificate(out)
@@ -72,7 +69,7 @@ def check_undisturbed() -> Callable[..., None]:
 
 
 @pytest.fixture(scope="session")
-def pretrain(tmp_path_factory: pytest.TempPathFactory, public_sentences: list[str]) -> dict[str, Any]:
+def pretrain(tmp_path_factory, public_sentences):
     """A `pretrain` block of a few steps on public text."""
     path = tmp_path_factory.mktemp("public") / "public.jsonl"
     path.write_text("".join(json.dumps({"written": text}) + "\n" for text in public_sentences * 8))
@@ -81,10 +78,10 @@ def pretrain(tmp_path_factory: pytest.TempPathFactory, public_sentences: list[st
 
 
 @pytest.fixture
-def check_pretrained(tiny_base: Path) -> Callable[[Job, str, str], None]:
+def check_pretrained(tiny_base):
     """Certificate and figures of a run are of the pretrained model, and so is a weight that nothing else trains."""
 
-    def check(job: Job, out: str, untrained: str) -> None:
+    def check(job, out, untrained):
         run, certificate, perplexity = job.folder / out, job.certificate(out), job.metrics(out)["heldout"]["perplexity"]
         (weights,) = (run / "public").glob("pretrained-*/model.safetensors")
         places = (tiny_base / weights.name, weights, run / "model" / weights.name)

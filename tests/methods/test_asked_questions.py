@@ -28,7 +28,6 @@ from rayprivacy.core.keys import load_key
 from rayprivacy.core.private import Private, digest_json
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.generation.codes import Codes, CodesConfig
-from rayprivacy.ledger.charges import Charge
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.generator import method as generator
 from rayprivacy.methods.registry import method_of, parse_recipe
@@ -63,15 +62,15 @@ class Desk:
     numbers: Any = field(default_factory=count)
     said: StringIO = field(default_factory=StringIO)
 
-    def recipe(self, **blocks: Any) -> Any:
+    def recipe(self, **blocks):
         data = {"corpus": {"user": "who"}, "model": {"base": str(self.base), "dtype": "float32"}, **blocks}
         return parse_recipe(data | {"privacy": small_privacy(self.folder) | data.get("privacy", {})})
 
-    def run(self, recipe: Any) -> Run[Any]:
+    def run(self, recipe):
         out = self.folder / f"out-{next(self.numbers)}"
         return Run.open(out, recipe, resume=False, console=Console(file=self.said, width=500))
 
-    def context(self, recipe: Any, plan: Plan | None = None) -> Any:
+    def context(self, recipe, plan=None):
         run = self.run(recipe)
         plan = plan or method_of(run.recipe).planned(run.recipe)
         self.account(plan.protection)
@@ -81,16 +80,16 @@ class Desk:
         self.patch.setattr(RunContext, "shard", lambda self: None)
         return context
 
-    def account(self, protection: Protection) -> None:
+    def account(self, protection):
         rule = "metric" if protection.kind is AccountKind.METRIC_LOCAL else "zcdp"
         budget = Budget(1000.0, 1e-6)
         self.ledger.ensure_account("talk", protection.unit, protection.relation, budget, rule, kind=protection.kind)
 
-    def charges(self, release: str) -> list[Charge]:
+    def charges(self, release):
         return self.ledger.charges_of("talk", release)
 
 
-def label_shares(desk: Desk, changed: str, bit: int) -> str:
+def label_shares(desk, changed, bit):
     """The generator's control codes; a list of as many other values."""
     values = {"topic": ("cats", "cars" if changed else "dogs")}
     corpus, codes = {"user": "who", "labels": ["topic"]}, {"values": {"topic": ["cats", "dogs"]}}
@@ -102,7 +101,7 @@ def label_shares(desk: Desk, changed: str, bit: int) -> str:
     return str(context.recipe.release_id)
 
 
-def match_votes(desk: Desk, changed: str, bit: int) -> str:
+def match_votes(desk, changed, bit):
     """The topics of other candidates, and the same ones seen by another sentence model."""
     recipe = desk.recipe(method="seqpate", match={"topics": 2})
     texts = ["my cat sleeps", "a dog chased it", "the car is red", "an engine and brakes" if changed else "new tyres"]
@@ -118,7 +117,7 @@ def match_votes(desk: Desk, changed: str, bit: int) -> str:
     return str(context.recipe.release_id)
 
 
-def teachers_votes(desk: Desk, changed: str, bit: int) -> str:
+def teachers_votes(desk, changed, bit):
     """The first round of SeqPATE: the queries, the sentences they point into, the teachers, and how they read."""
     recipe = desk.recipe(method="seqpate", teachers={"count": 5}, votes={"queries": 4, "top_k": 3, "clip": 0.2})
     context, asked, candidates = desk.context(recipe), [4, 3], torch.arange(12).reshape(4, 3)
@@ -143,7 +142,7 @@ def teachers_votes(desk: Desk, changed: str, bit: int) -> str:
     return str(context.recipe.release_id)
 
 
-def trial_loss(desk: Desk, changed: str, bit: int) -> str:
+def trial_loss(desk, changed, bit):
     """The charged metric of a search: other weights of the released model, or another tokenizer beside them."""
     recipe = desk.recipe(method="generator", corpus={"user": "who", "holdout": 0.2}, training=TRAINING)
     run, config = desk.run(recipe), MetricConfig(name="heldout_loss", noise_multiplier=0.5)
@@ -163,7 +162,7 @@ def trial_loss(desk: Desk, changed: str, bit: int) -> str:
     return metric.report_release(config, run.recipe, 1)
 
 
-def sanitised_file(desk: Desk, changed: str, bit: int) -> str:
+def sanitised_file(desk, changed, bit):
     """SanText's file, drawn from another vocabulary; of equal words, say."""
     recipe = desk.recipe(method="santext", privacy={"composition": "metric", "epsilon": 500.0})
     vocabulary = SimpleNamespace(digest=digest_json(["vocabulary", changed]), words=("a", "b"))
@@ -189,12 +188,12 @@ CHANGES = [(caller, changed) for caller, (_, changes) in CASES.items() for chang
 
 
 @pytest.fixture
-def desk(tmp_path: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def desk(tmp_path, tiny_base, monkeypatch):
     return Desk(tmp_path, tiny_base, monkeypatch, Ledger.open(f"sqlite:///{tmp_path}/ledger.db"))
 
 
-def test_every_caller_of_the_gate_has_a_case() -> None:
-    def asks(node: ast.AST) -> bool:
+def test_every_caller_of_the_gate_has_a_case():
+    def asks(node):
         return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in GATE
 
     callers = {
@@ -208,9 +207,7 @@ def test_every_caller_of_the_gate_has_a_case() -> None:
 
 
 @pytest.mark.parametrize(("caller", "changed"), CHANGES)
-def test_another_question_with_an_equal_answer_is_another_charge_and_draw(
-    desk: Desk, caller: str, changed: str
-) -> None:
+def test_another_question_with_an_equal_answer_is_another_charge_and_draw(desk, caller, changed):
     ask = CASES[caller][0]
     release = ask(desk, "", 0)
     assert len(desk.charges(release)) == 1
@@ -220,7 +217,7 @@ def test_another_question_with_an_equal_answer_is_another_charge_and_draw(
 
 
 @pytest.mark.parametrize("caller", CASES)
-def test_the_same_question_of_one_corpus_is_one_charge_whatever_is_answered(desk: Desk, caller: str) -> None:
+def test_the_same_question_of_one_corpus_is_one_charge_whatever_is_answered(desk, caller):
     ask = CASES[caller][0]
     release = ask(desk, "", 0)
     (charge,) = desk.charges(release)
@@ -232,7 +229,7 @@ def test_the_same_question_of_one_corpus_is_one_charge_whatever_is_answered(desk
     assert len({charge.input_digest for charge in desk.charges(release)}) == 2
 
 
-def test_a_release_that_was_named_by_its_answer_is_paid_anew_and_said_to_be(desk: Desk) -> None:
+def test_a_release_that_was_named_by_its_answer_is_paid_anew_and_said_to_be(desk):
     """Charges of before 0.6.0 stay what they are, and count; what they were an answer to, nobody can say."""
     (charge,), answer = desk.charges(label_shares(desk, "", 0)), digest_json("an answer")
     old = desk.ledger.reserve("talk", "earlier", answer, charge.event, protection=Protection(PrivacyUnit.USER))

@@ -2,8 +2,6 @@
 
 import json
 import stat
-from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -22,12 +20,12 @@ PLAN = {"kinds": ["phone"], "repetitions": [1, 6], "candidates": 200}
 ATTACKS = {"loss", "calibrated", "LiRA", "LiRA, offline", "shadow attack"}
 
 
-def _rows(run: Path) -> dict[str, list[dict[str, Any]]]:
+def _rows(run):
     files = (run / "private" / "shards").glob("*.parquet")
     return {file.name: pq.read_table(file, partitioning=None).to_pylist() for file in files}
 
 
-def test_an_audit_run_plants_attacks_and_is_marked(generator: Job) -> None:
+def test_an_audit_run_plants_attacks_and_is_marked(generator):
     plain_id = load_recipe(generator.recipe).release_id
     audited = yaml.safe_load(generator.recipe.read_text()) | {"audit": {"canaries": PLAN}}
     generator.recipe.write_text(yaml.safe_dump(audited))
@@ -54,7 +52,7 @@ def test_an_audit_run_plants_attacks_and_is_marked(generator: Job) -> None:
 
 
 @pytest.mark.parametrize("which", ["generator", "job"])
-def test_shadow_models_are_trained_on_halves_and_scored(which: str, request: pytest.FixtureRequest) -> None:
+def test_shadow_models_are_trained_on_halves_and_scored(which, request):
     method: Job = request.getfixturevalue(which)
     assert method.run("out").returncode == 0
     run, key = method.folder / "out", load_key(method.folder / "secret.key")

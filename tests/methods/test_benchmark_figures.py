@@ -4,7 +4,6 @@ import importlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from scipy import stats
-from small_jobs import Job, sentence
+from small_jobs import sentence
 from small_tagger import labelled
 from transformers import BertModel
 
@@ -29,13 +28,13 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SNIPS = {"eat": "PlayMusic", "go": "GetWeather", "B-food": "B-artist", "B-place": "B-city"}
 
 
-def _benchmark(name: str) -> Any:
+def _benchmark(name):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
         return importlib.import_module(name)
 
 
-def test_figures_of_a_parser_by_hand() -> None:
+def test_figures_of_a_parser_by_hand():
     parsing_figures = _benchmark("parsing_figures").parsing_figures
     gold = ['(A (B "lunch") (B 1))', "(A)", '{"intent": "Play", "slots": {"track": "x"}}', "(A (x3 (B)))"]
     read = ['(A (B "dinner"))', "no tree", '{"slots": {"track": "y"}, "intent": "Play"}', "(A (x7 (B)))"]
@@ -48,7 +47,7 @@ def test_figures_of_a_parser_by_hand() -> None:
     assert parsing_figures(gold[2:3], other, frozenset({"Play", "Stop"}))["match"] == 0
 
 
-def test_rates_of_leaks_are_by_judge_and_domain_and_leave_empty_texts_out() -> None:
+def test_rates_of_leaks_are_by_judge_and_domain_and_leave_empty_texts_out():
     leaking = _benchmark("domain_leaks")
     lists = leaking.ListJudge({"air": KeywordPolicy(["seat"]), "media": KeywordPolicy(["zip code", "plan"])})
     said = {"air": ("my seat", "the zip code, a seat", "  "), "media": ("a plan", "Seats, seat!", "ok")}
@@ -62,7 +61,7 @@ def test_rates_of_leaks_are_by_judge_and_domain_and_leave_empty_texts_out() -> N
         leaking.leak_rates(texts[2:3], {"lists": lists})
 
 
-def test_intervals_of_leaks_hold_the_true_rate_as_often_as_they_say() -> None:
+def test_intervals_of_leaks_hold_the_true_rate_as_often_as_they_say():
     leaking, random, rate = _benchmark("domain_leaks"), np.random.default_rng(0), 0.07
     found = [leaking.rate_of(int(random.binomial(300, rate)), 300) for _ in range(300)]
     assert sum(each.low <= rate <= each.high for each in found) >= stats.binom(300, 0.95).ppf(1e-4)
@@ -76,7 +75,7 @@ def test_intervals_of_leaks_hold_the_true_rate_as_often_as_they_say() -> None:
     assert by_hand == pytest.approx((0.0524, 0.3339), abs=1e-4)
 
 
-def test_a_classifier_judges_leaks_by_its_windows() -> None:
+def test_a_classifier_judges_leaks_by_its_windows():
     taught = {"air": ("seat on the flight", "boarding the flight"), "media": ("internet plan", "new plan")}
     scores = train_scores([(text, domain) for domain, each in taught.items() for text in each], 3)
     judge = _benchmark("domain_leaks").ClassifierJudge(ClassifierPolicy(scores, window=3, threshold=0.8))
@@ -85,7 +84,7 @@ def test_a_classifier_judges_leaks_by_its_windows() -> None:
     assert judge("hello") == set()
 
 
-def _gradients(model: Any, first: int, losses: Any) -> list[torch.Tensor]:
+def _gradients(model, first, losses):
     ids = torch.arange(first, first + 9, dtype=torch.int32).numpy()
     (batch,) = physical_batches([[Document(ids, 1)]], 16, pad=0)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -93,7 +92,7 @@ def _gradients(model: Any, first: int, losses: Any) -> list[torch.Tensor]:
 
 
 @pytest.mark.exhaustive
-def test_gradients_are_the_same_and_frozen_layers_run_once_for_each_batch(tiny_base: Path) -> None:
+def test_gradients_are_the_same_and_frozen_layers_run_once_for_each_batch(tiny_base):
     """Two layers, the second with LoRA that is no longer at its start, where its gradients are zero."""
     model = trainable(load_backbone(ModelConfig(base=str(tiny_base), dtype="float32")), AdapterConfig(layers=1, rank=2))
     for parameter in model.parameters():
@@ -116,7 +115,7 @@ def test_gradients_are_the_same_and_frozen_layers_run_once_for_each_batch(tiny_b
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("one_thread")
-def test_rows_of_taggers_are_kept(tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_taggers_are_kept(tmp_path, tiny_bert, monkeypatch):
     pytest.importorskip("sklearn")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     texts = [sentence(user, number) for user in range(60) for number in range(2)]
@@ -155,7 +154,7 @@ def test_rows_of_taggers_are_kept(tmp_path: Path, tiny_bert: Path, monkeypatch: 
 
 
 @pytest.mark.exhaustive
-def test_remembered_states_are_those_of_the_encoder(tiny_bert: Path, one_thread: None) -> None:
+def test_remembered_states_are_those_of_the_encoder(tiny_bert, one_thread):
     encoder = BertModel.from_pretrained(tiny_bert).eval()
     remembered = _benchmark("remembered").RememberedEncoder(encoder)
     ids = torch.tensor([[2, 9, 8, 7, 3], [2, 5, 3, 0, 0]])
@@ -173,7 +172,7 @@ def test_remembered_states_are_those_of_the_encoder(tiny_bert: Path, one_thread:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.exhaustive
-def test_a_row_of_the_frontier_is_measured_and_found_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_of_the_frontier_is_measured_and_found_again(job, monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     frontier = _benchmark("frontier")
     monkeypatch.setattr(frontier, "_recipe", lambda *_: job.recipe)

@@ -1,7 +1,6 @@
 """Cleaning a run takes everything private and nothing else."""
 
 import stat
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ KEPT = ("recipe.yaml", "certificate.json", "synthetic.parquet", "ledger_head", "
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path):
     found = Run.open(tmp_path / "run", SeqPateRecipe(), resume=False)
     for name in KEPT[1:]:
         (found.root / name).write_text("released")
@@ -30,7 +29,7 @@ def run(tmp_path: Path) -> Run:
     return found
 
 
-def filled(root: Path, key: Path, recipe: str = "a") -> FeatureStore:
+def filled(root, key, recipe="a"):
     load_or_create_key(key)
     store = FeatureStore(root, recipe * 64, key)
     store.prepare()
@@ -39,15 +38,15 @@ def filled(root: Path, key: Path, recipe: str = "a") -> FeatureStore:
     return store
 
 
-def size(folder: Path) -> int:
+def size(folder):
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def files(root: Path) -> set[str]:
+def files(root):
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
-def test_private_results_go_and_public_ones_and_a_resumable_run_stay(run: Run, tmp_path: Path) -> None:
+def test_private_results_go_and_public_ones_and_a_resumable_run_stay(run, tmp_path):
     store = filled(run.private("features"), tmp_path / "key")
     remember_store(run.root, store)
     expected = 3000 + size(store.folder)
@@ -58,7 +57,7 @@ def test_private_results_go_and_public_ones_and_a_resumable_run_stay(run: Run, t
     Run.open(run.root, run.recipe, resume=True)
 
 
-def test_features_kept_elsewhere_go_too_and_those_of_other_runs_stay(run: Run, tmp_path: Path) -> None:
+def test_features_kept_elsewhere_go_too_and_those_of_other_runs_stay(run, tmp_path):
     ours, earlier, theirs = (filled(tmp_path / "shared", tmp_path / "key", letter) for letter in "abc")
     for store in (earlier, ours, ours):
         remember_store(run.root, store)
@@ -71,7 +70,7 @@ def test_features_kept_elsewhere_go_too_and_those_of_other_runs_stay(run: Run, t
     assert theirs.missing([theirs.name(["a"])]) == []
 
 
-def test_a_run_that_moved_takes_its_own_features(run: Run, tmp_path: Path) -> None:
+def test_a_run_that_moved_takes_its_own_features(run, tmp_path):
     remember_store(run.root, filled(run.private("features"), tmp_path / "key"))
     moved = run.root.rename(tmp_path / "moved")
     theirs = filled(Run.open(run.root, run.recipe, resume=False).private("features"), tmp_path / "key")
@@ -80,7 +79,7 @@ def test_a_run_that_moved_takes_its_own_features(run: Run, tmp_path: Path) -> No
     assert theirs.missing([theirs.name(["a"])]) == []
 
 
-def test_a_run_that_was_mirrored_to_another_machine_is_cleaned_there(run: Run, tmp_path: Path) -> None:
+def test_a_run_that_was_mirrored_to_another_machine_is_cleaned_there(run, tmp_path):
     run.private("stories/one").parent.mkdir()
     run.private("stories/one").write_text("a name that no older version had")
     uri = f"file://{tmp_path}/store"
@@ -93,7 +92,7 @@ def test_a_run_that_was_mirrored_to_another_machine_is_cleaned_there(run: Run, t
     assert list((there.root / "private").iterdir()) == []
 
 
-def test_what_no_run_made_is_left_and_links_are_not_followed(run: Run, tmp_path: Path) -> None:
+def test_what_no_run_made_is_left_and_links_are_not_followed(run, tmp_path):
     run.private("features").symlink_to(tmp_path)
     with pytest.raises(ConfigError, match=r"features is a link: .* then the link\.$"):
         clean_run(run.root)
@@ -105,7 +104,7 @@ def test_what_no_run_made_is_left_and_links_are_not_followed(run: Run, tmp_path:
     assert mine.exists()
 
 
-def test_a_store_with_other_files_is_refused_before_anything_is_deleted(run: Run, tmp_path: Path) -> None:
+def test_a_store_with_other_files_is_refused_before_anything_is_deleted(run, tmp_path):
     store = filled(tmp_path / "shared", tmp_path / "key")
     remember_store(run.root, store)
     (store.folder / "thesis.tex").write_text("mine")
@@ -118,7 +117,7 @@ def test_a_store_with_other_files_is_refused_before_anything_is_deleted(run: Run
 
 
 @pytest.mark.parametrize("made", ["", "folder", "folder/recipe.yaml", "folder/private/shards"])
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, made: str) -> None:
+def test_a_folder_that_is_no_run_is_refused(tmp_path, made):
     (tmp_path / made).parent.mkdir(parents=True, exist_ok=True)
     if made.endswith(".yaml"):
         (tmp_path / made).touch()
@@ -129,7 +128,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, made: str) -> None:
     assert (tmp_path / made).exists()
 
 
-def test_the_command_says_what_it_deleted(run: Run, tmp_path: Path) -> None:
+def test_the_command_says_what_it_deleted(run, tmp_path):
     done = command(["clean", str(run.root)], tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     deleted = [f"deleted {run.private(name)}" for name in ("shards", "teachers")]

@@ -5,8 +5,6 @@ import pickle
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -44,11 +42,11 @@ QUICKER = PRIVACY | {"composition": "rdp"}
 mechanism_of = partial(mechanism, stage=STEPS)
 
 
-def _recipe(**blocks: Any) -> DomainPrivateRecipe:
+def _recipe(**blocks):
     return DomainPrivateRecipe.parse({"training": SIZES, "privacy": PRIVACY} | blocks)
 
 
-def test_noise_is_calibrated_for_the_noisy_steps_alone() -> None:
+def test_noise_is_calibrated_for_the_noisy_steps_alone():
     recipe = _recipe(privacy=QUICKER)
     steps, every = mechanism_of(recipe), mechanism_of(_recipe(privacy=QUICKER, redacted={"schedule": "none"}))
     assert 5 <= steps.event.count <= 25
@@ -58,7 +56,7 @@ def test_noise_is_calibrated_for_the_noisy_steps_alone() -> None:
     assert epsilon([every.event], 1e-6, "rdp") <= 8
 
 
-def test_noise_that_falls_is_calibrated_for_the_levels_that_noisy_steps_have() -> None:
+def test_noise_that_falls_is_calibrated_for_the_levels_that_noisy_steps_have():
     """Of 40 levels of 5 steps, 16 are told apart; the nine noisy steps are among the last of them."""
     falling = SIZES | {"chunk": 5, "noise_schedule": {"kind": "linear", "tau": 0.01}}
     recipe = _recipe(training=falling, privacy=QUICKER)
@@ -75,7 +73,7 @@ def test_noise_that_falls_is_calibrated_for_the_levels_that_noisy_steps_have() -
     assert named == ", ".join(f"{sigma:.4g} ({times} steps)" for sigma, times in charged)
 
 
-def test_micro_batches_are_clipped_where_that_is_charged() -> None:
+def test_micro_batches_are_clipped_where_that_is_charged():
     recipe = _recipe(training=SIZES | {"microbatches": 16}, privacy=QUICKER)
     steps, plain = mechanism_of(recipe), mechanism_of(_recipe(privacy=QUICKER))
     assert steps.event == plain.event
@@ -84,7 +82,7 @@ def test_micro_batches_are_clipped_where_that_is_charged() -> None:
     assert any("16 micro-batches" in sentence for sentence in plan_run(recipe).assumptions)
 
 
-def test_light_noise_is_the_least_that_fits_the_central_account(tmp_path: Path) -> None:
+def test_light_noise_is_the_least_that_fits_the_central_account(tmp_path):
     privacy = QUICKER | {"ledger": f"sqlite:///{tmp_path}/ledger.db"}
     central = {"account": "users", "epsilon": 40.0}
     recipe = _recipe(privacy=privacy, redacted={"central": central})
@@ -107,7 +105,7 @@ def test_light_noise_is_the_least_that_fits_the_central_account(tmp_path: Path) 
         open_account(little, plan_run(little))
 
 
-def test_the_plan_says_what_the_claim_is_and_what_it_is_not() -> None:
+def test_the_plan_says_what_the_claim_is_and_what_it_is_not():
     recipe = _recipe()
     plan = plan_run(recipe)
     text, noise = " ".join(str(Outline(recipe, plan)).split()), mechanism_of(recipe).noise_multiplier
@@ -122,7 +120,7 @@ def test_the_plan_says_what_the_claim_is_and_what_it_is_not() -> None:
     assert two_stages[2] == pytest.approx(8.0, rel=0.3)
 
 
-def test_the_reading_of_a_run_follows_what_is_charged() -> None:
+def test_the_reading_of_a_run_follows_what_is_charged():
     recipe = _recipe(corpus={"labels": ["domain"]}, codes={"values": {"domain": ["air", "media"]}})
     steps, text = mechanism_of(recipe), Redacting(make_policy(recipe.policy), 100)
     reading = redacting(recipe.privacy.unit, ("domain",), recipe.control_codes.prefix, 64, text, steps.redacted)
@@ -137,13 +135,13 @@ def test_the_reading_of_a_run_follows_what_is_charged() -> None:
 
 
 @given(st.integers(1, 60), st.text("0123456789", min_size=5, max_size=30), st.booleans())
-def test_a_text_is_cut_when_the_policy_has_seen_all_of_it(cut: int, code: str, joined: bool) -> None:
+def test_a_text_is_cut_when_the_policy_has_seen_all_of_it(cut, code, joined):
     """A value that is cut matches nothing, and where a cut falls tells how long it was: no copy may depend on it."""
     join = {"join": {"by": "by", "order": "order", "prefix": "USR: "}} if joined else {}
     recipe = _recipe(corpus={"max_chars": cut, **join})
     layout, text = Layout(recipe.sharded_corpus, 1, 1), method._text_of(recipe)
 
-    def copies(value: str) -> list[str]:
+    def copies(value):
         rows = {"user": ["ann"], "text": [f"my code is {value} please send the form"], "by": ["1"], "order": ["1"]}
         kept = rows if joined else {name: rows[name] for name in ("user", "text")}
         ready = prepare(clean(pa.table(kept), layout.config.max_chars)[0], Key.for_tests(), layout)[0]
@@ -156,7 +154,7 @@ def test_a_text_is_cut_when_the_policy_has_seen_all_of_it(cut: int, code: str, j
     assert copies(code) == copies("123456789") == [whole[:cut].rstrip()]
 
 
-def test_policy_schedule_and_seed_are_part_of_the_release_without_their_file_too(tmp_path: Path) -> None:
+def test_policy_schedule_and_seed_are_part_of_the_release_without_their_file_too(tmp_path):
     words, resolved = tmp_path / "words.yaml", tmp_path / "recipe.yaml"
     words.write_text("- seat\n")
     keywords = {"kind": "keywords", "file": str(words)}
@@ -172,10 +170,10 @@ def test_policy_schedule_and_seed_are_part_of_the_release_without_their_file_too
     assert load_recipe(resolved).release_id == first.release_id
 
 
-def test_policies_that_keep_other_words_need_accounts_of_their_own(tmp_path: Path) -> None:
+def test_policies_that_keep_other_words_need_accounts_of_their_own(tmp_path):
     """What stands in front of turns is never hidden: another prefix is another function, and another claim."""
 
-    def recipe(prefix: str) -> DomainPrivateRecipe:
+    def recipe(prefix):
         join = {"by": "talk", "order": "turn", "prefix": prefix}
         privacy = QUICKER | {"ledger": f"sqlite:///{tmp_path}/ledger.db"}
         return _recipe(privacy=privacy, training=GIVEN, corpus={"join": join}, policy={"kinds": ["email"]})
@@ -193,7 +191,7 @@ def test_policies_that_keep_other_words_need_accounts_of_their_own(tmp_path: Pat
         plan_run(recipe("USR: a@b.org "))
 
 
-def test_the_account_of_a_classifier_names_its_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_account_of_a_classifier_names_its_scores(tmp_path, monkeypatch):
     """Not the file that they were trained on alone: another machine may make other scores of it."""
     public, rows = tmp_path / "public.jsonl", [("seat on a flight", "air"), ("internet plan", "media")]
     public.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))

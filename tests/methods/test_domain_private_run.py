@@ -3,15 +3,13 @@
 import json
 import signal
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from dying import dying
-from small_jobs import Job, job_of, sentence
+from small_jobs import job_of, sentence
 
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
@@ -26,7 +24,7 @@ JOIN = {"by": "conversation", "order": "turn", "prefix": "USR: "}
 
 
 @pytest.fixture
-def job(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
+def job(tmp_path, tiny_base, local_ray):
     """30 conversations of 3 turns, with telephone numbers."""
     rows = [
         (f"talk-{talk}", turn, f"{sentence(talk, turn)} call 555 {1000 + 7 * turn} 4567", ("air", "media")[talk >= 10])
@@ -42,13 +40,13 @@ def job(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
     return job_of(tmp_path, tiny_base, method="domain_private", privacy=privacy, training=training, **text, **sizes)
 
 
-def _open_plain_account(job: Job) -> None:
+def _open_plain_account(job):
     meaning = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6), "gdp")
     with Ledger.open(f"sqlite:///{job.folder}/ledger.db") as ledger:
         ledger.ensure_account("plain", *meaning, corpus="talks", kind=AccountKind.CENTRAL)
 
 
-def test_a_run_leaves_a_selective_claim_its_exposure_and_what_it_promises(job: Job) -> None:
+def test_a_run_leaves_a_selective_claim_its_exposure_and_what_it_promises(job):
     _open_plain_account(job)
     finished, out = job.run("out"), job.folder / "out"
     assert finished.returncode == 0, finished.stderr
@@ -81,7 +79,7 @@ def test_a_run_leaves_a_selective_claim_its_exposure_and_what_it_promises(job: J
 
 
 @pytest.mark.exhaustive
-def test_killed_at_three_points_it_ends_in_the_same_bytes_and_charges(job: Job, check_undisturbed: Any) -> None:
+def test_killed_at_three_points_it_ends_in_the_same_bytes_and_charges(job, check_undisturbed):
     for _ in range(2):  # in a chunk without a charge; then a worker in a noisy step, and the job at the last save
         patch = dying(job=[FIRST, LAST], worker=[NOISY])
         assert job.killed("out", patch, "--resume").returncode == -signal.SIGKILL
@@ -92,14 +90,14 @@ def test_killed_at_three_points_it_ends_in_the_same_bytes_and_charges(job: Job, 
 
 
 @pytest.mark.exhaustive
-def test_two_workers_with_zero_pay_the_same(job: Job) -> None:
+def test_two_workers_with_zero_pay_the_same(job):
     pytest.importorskip("deepspeed")
     assert job.run("out", "-o", "resources.workers=2", "-o", "resources.zero=2").returncode == 0
     assert job.kinds() == CHARGED
 
 
 @pytest.mark.exhaustive
-def test_two_accounts_pay_for_a_run_with_light_and_falling_noise(job: Job, pretrain: dict[str, Any]) -> None:
+def test_two_accounts_pay_for_a_run_with_light_and_falling_noise(job, pretrain):
     """The plain account of the corpus learns of no non-private run, since an account like it pays for all steps."""
     _open_plain_account(job)
     recipe = yaml.safe_load(job.recipe.read_text())
@@ -123,7 +121,7 @@ def test_two_accounts_pay_for_a_run_with_light_and_falling_noise(job: Job, pretr
 
 
 @pytest.mark.exhaustive
-def test_audits_and_shadow_models_read_full_conversations(job: Job) -> None:
+def test_audits_and_shadow_models_read_full_conversations(job):
     """Shadow models learn documents that are joined already, and a planted secret is a document of its own."""
     canaries = {"kinds": ["phone"], "repetitions": [6], "candidates": 50}
     job.recipe.write_text(job.recipe.read_text() + yaml.safe_dump({"audit": {"canaries": canaries}}))

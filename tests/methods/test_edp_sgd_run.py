@@ -6,14 +6,13 @@ from contextlib import chdir, redirect_stdout
 from io import StringIO
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from dying import dying
-from small_jobs import Job, job_of, sentence
+from small_jobs import job_of, sentence
 from small_tagger import INTENTS, SLOTS, labelled
 
 import rayprivacy as rp
@@ -44,7 +43,7 @@ SECRET = "zebrafish"  # of the corpus alone: a word, an intent and a slot that a
 
 
 @pytest.fixture
-def job(tmp_path: Path, tiny_bert: Path, local_ray: Path) -> Job:
+def job(tmp_path, tiny_bert, local_ray):
     """30 users with 4 requests each; some have an intent and a slot that are on no list, and too few labels."""
     rows = []
     for user, number in product(range(30), range(4)):
@@ -59,7 +58,7 @@ def job(tmp_path: Path, tiny_bert: Path, local_ray: Path) -> Job:
     return job_of(tmp_path, tiny_bert, method="edp_sgd", model=model, training=training, **rest)
 
 
-def test_a_run_leaves_a_tagger_a_certificate_and_figures_and_tells_nothing(job: Job) -> None:
+def test_a_run_leaves_a_tagger_a_certificate_and_figures_and_tells_nothing(job):
     finished, out = job.run("out", *MICRO), job.folder / "out"
     assert finished.returncode == 0, finished.stderr
     assert job.kinds() == CHARGED
@@ -98,7 +97,7 @@ def test_a_run_leaves_a_tagger_a_certificate_and_figures_and_tells_nothing(job: 
     _check_audit(job, {"loss", "calibrated"})
 
 
-def _check_audit(job: Job, attacks: set[str], *options: str) -> None:
+def _check_audit(job, attacks, *options):
     assert job.call("audit", str(job.folder / "out"), *options).returncode == 0
     found = json.loads((job.folder / "out" / "audit.json").read_text())
     assert set(found["membership"]) == attacks
@@ -107,13 +106,13 @@ def _check_audit(job: Job, attacks: set[str], *options: str) -> None:
     assert not found["verdict"]["flagged"], "six noisy steps at epsilon 8"
 
 
-def _causal(base: Path) -> tuple[str, ...]:
+def _causal(base):
     return "-o", f"model.base={base}", "-o", "adapter.kind=lora", "-o", "model.dtype=bfloat16"
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["users", "micro-batches", "causal", "lstm"])
-def test_killed_at_three_points_it_ends_alike(job: Job, tiny_base: Path, kind: str, check_undisturbed: Any) -> None:
+def test_killed_at_three_points_it_ends_alike(job, tiny_base, kind, check_undisturbed):
     how = {"users": (), "micro-batches": MICRO, "causal": _causal(tiny_base), "lstm": LSTM}[kind]
     for _ in range(2):  # the job after its first chunk; then a worker in a step, and the job at the last save
         patch = dying(job=[FIRST, LAST], worker=[THIRD])
@@ -125,7 +124,7 @@ def test_killed_at_three_points_it_ends_alike(job: Job, tiny_base: Path, kind: s
 
 
 @pytest.mark.exhaustive
-def test_shadow_models_are_taggers_of_halves_of_the_users(job: Job) -> None:
+def test_shadow_models_are_taggers_of_halves_of_the_users(job):
     assert job.run("out").returncode == 0
     attacks = {"loss", "calibrated", "LiRA", "LiRA, offline", "shadow attack"}
     _check_audit(job, attacks, "--shadows", "4")
@@ -138,7 +137,7 @@ def test_shadow_models_are_taggers_of_halves_of_the_users(job: Job) -> None:
     [(kind, zero) for kind in ("encoder", "causal") for zero in ("zero=2", "zero=3", "zero=null")]
     + [("lstm", "zero=2")],
 )
-def test_two_workers_pay_the_same(job: Job, tiny_base: Path, kind: str, options: str) -> None:
+def test_two_workers_pay_the_same(job, tiny_base, kind, options):
     pytest.importorskip("deepspeed")
     how = {"encoder": ("-o", "training.layer_scale={from: weights}"), "causal": _causal(tiny_base), "lstm": LSTM}[kind]
     falling = ("-o", "training.noise_schedule={kind: linear, tau: 0.1, steps_per_epoch: 2}")
@@ -149,7 +148,7 @@ def test_two_workers_pay_the_same(job: Job, tiny_base: Path, kind: str, options:
     assert len(labels) == 3
 
 
-def _parsed(**blocks: Any) -> EdpSgdRecipe:
+def _parsed(**blocks):
     return EdpSgdRecipe.parse({"method": "edp_sgd", **blocks})
 
 
@@ -160,13 +159,13 @@ def _parsed(**blocks: Any) -> EdpSgdRecipe:
         ({"evaluation": {"compare": 500}}, "evaluation.compare is 500 and method 'edp_sgd' releases no text: set"),
     ],
 )
-def test_attacks_and_comparisons_are_refused_before_anything_is_spent(blocks: dict[str, Any], said: str) -> None:
+def test_attacks_and_comparisons_are_refused_before_anything_is_spent(blocks, said):
     recipe = _parsed(**blocks)
     with pytest.raises(rp.ConfigError, match=said):
         check_recipe(method_of(recipe), recipe, method_of(recipe).planned(recipe))
 
 
-def test_a_search_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_a_search_is_refused_in_one_sentence(tmp_path):
     (tmp_path / "public.txt").write_text("a line\n")
     (tmp_path / "space.yaml").write_text(
         f"recipe: {JOB}\ncharging: pay_for_all\ntrials: 2\n"
@@ -179,12 +178,12 @@ def test_a_search_is_refused_in_one_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_lists_and_the_kind_of_tagger_are_part_of_the_release() -> None:
+def test_lists_and_the_kind_of_tagger_are_part_of_the_release():
     recipes = [*(_parsed(model=model) for model in MODELS), _parsed(adapter={"kind": "lora"})]
     assert len({recipe.release_id for recipe in recipes}) == len(recipes)
 
 
-def test_the_papers_figure_stands_beside_ours_only_where_micro_batches_are_clipped() -> None:
+def test_the_papers_figure_stands_beside_ours_only_where_micro_batches_are_clipped():
     training = {"sampling_rate": 0.02, "steps": 40, "chunk": 10, "noise_multiplier": 1.5}
     assert not plan_run(_parsed(training=training)).as_published
     micro = training | {"microbatches": 16, "noise_schedule": {"kind": "linear", "tau": 0.1, "steps_per_epoch": 10}}
@@ -197,7 +196,7 @@ def test_the_papers_figure_stands_beside_ours_only_where_micro_batches_are_clipp
     assert len(plan.stages[0].charges) == 4
 
 
-def test_the_job_charges_what_it_asks_for() -> None:
+def test_the_job_charges_what_it_asks_for():
     plan = rp.plan(rp.load_recipe(JOB)).plan
     assert figures([(event, 1) for event in plan.charges], 1e-6).epsilon == pytest.approx(8.0, abs=0.02)
     assert not plan.as_published

@@ -9,11 +9,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from recipes import EVALUATION, SEQPATE
-from small_jobs import Job, job_of, write_talk
+from small_jobs import job_of, write_talk
 
 import rayprivacy as rp
 from rayprivacy.blocks import match as matching
-from rayprivacy.ledger.charges import Charge
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe, parse_recipe
 from rayprivacy.methods.seqpate import method as seqpate
@@ -28,7 +27,7 @@ CHARGED = ["create", *["reserve", "start", "commit"] * 2]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, pretrain: dict[str, Any], local_ray: Path) -> Job:
+def whole(tmp_path_factory, tiny_base, pretrain, local_ray):
     """Teachers and a LoRA student of a pretrained model, and users who vote for its texts."""
     folder = tmp_path_factory.mktemp("job")
     write_talk(folder / "talk.parquet")
@@ -37,7 +36,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, pretrain: d
 
 
 @pytest.fixture(scope="module")
-def first(whole: Job, stopped_at: Any) -> Done:
+def first(whole, stopped_at):
     """One run, stopped when the users have voted and finished, which several tests look at and none changes."""
     specs, real, out = [], seqpate.cache_features, whole.folder / "first"
     with pytest.MonkeyPatch.context() as patch, stopped_at(matching, "raked"):
@@ -51,24 +50,24 @@ def first(whole: Job, stopped_at: Any) -> Done:
     return done
 
 
-def released(job: Job) -> list[tuple[Charge, bytes | None]]:
+def released(job):
     """Charges of the one release, and what was drawn for each."""
     with Ledger.open(f"sqlite:///{job.folder}/ledger.db") as ledger:
         (release,) = {entry.release_id for entry in ledger.entries("talk") if entry.release_id}
         return [(charge, ledger.output(charge)) for charge in ledger.charges_of("talk", release)]
 
 
-def teachers(out: Path) -> dict[str, bytes]:
+def teachers(out):
     """The tensors of all 12 teachers, however they lie in files."""
     state = Workspace(out / "private" / "teachers", "any").read(range(12))
     return {name: tensor.numpy().tobytes() for name, tensor in state.items()}
 
 
-def texts(path: Path) -> list[str]:
+def texts(path):
     return list(pq.read_table(path)["text"].to_pylist())
 
 
-def test_a_run_leaves_everything_it_promises(whole: Job, first: Done, check_pretrained: Any) -> None:
+def test_a_run_leaves_everything_it_promises(whole, first, check_pretrained):
     out, certificate, metrics = whole.folder / "first", whole.certificate("first"), whole.metrics("first")
     assert (certificate["epsilon"], certificate["delta"], certificate["unit"]) == (3.0, 1e-6, "user")
     assert certificate["events"][0]["count"] == 40
@@ -92,7 +91,7 @@ def test_a_run_leaves_everything_it_promises(whole: Job, first: Done, check_pret
 
 
 @pytest.mark.usefixtures("first")
-def test_the_texts_are_those_that_the_users_vote_for_once(whole: Job) -> None:
+def test_the_texts_are_those_that_the_users_vote_for_once(whole):
     certificate, metrics, out = whole.certificate("first"), whole.metrics("first"), whole.folder / "first"
     assert certificate["events"][-1]["sigma_eff"] == 4.0
     names = ["release gate", "topics and lengths", "all stages together"]
@@ -106,7 +105,7 @@ def test_the_texts_are_those_that_the_users_vote_for_once(whole: Job) -> None:
     assert set(metrics["synthetic"]["match"]["total_variation_to_votes"]) == {"topics", "lengths"}
 
 
-def test_private_things_stay_private(whole: Job, first: Done) -> None:
+def test_private_things_stay_private(whole, first):
     out = whole.folder / "first"
     secret = (whole.folder / "secret.key").read_bytes()
     for path in [whole.folder / "secret.key", *(out / "private").rglob("*")]:
@@ -119,7 +118,7 @@ def test_private_things_stay_private(whole: Job, first: Done) -> None:
 
 
 @pytest.mark.usefixtures("first")
-def test_performance_settings_change_nothing_that_is_released(whole: Job) -> None:
+def test_performance_settings_change_nothing_that_is_released(whole):
     votes, outs = released(whole), [whole.folder / name for name in ("first", "second")]
     assert whole.run("second", "-o", "resources.actors=2").returncode == 0
     assert teachers(outs[0]) == teachers(outs[1])
@@ -130,7 +129,7 @@ def test_performance_settings_change_nothing_that_is_released(whole: Job) -> Non
 
 
 @pytest.mark.usefixtures("first")
-def test_the_account_refuses_before_any_work_and_nothing_is_overwritten_by_accident(whole: Job) -> None:
+def test_the_account_refuses_before_any_work_and_nothing_is_overwritten_by_accident(whole):
     refused = whole.run("refused", "-o", "seed=1")
     assert (refused.returncode, refused.stderr.count("\n")) == (3, 1)
     assert "3" in refused.stderr
@@ -143,7 +142,7 @@ def test_the_account_refuses_before_any_work_and_nothing_is_overwritten_by_accid
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25])
-def test_actors_compute_on_a_gpu_where_they_reserve_a_share_of_one(share: float, job: Job, tmp_path: Path) -> None:
+def test_actors_compute_on_a_gpu_where_they_reserve_a_share_of_one(share, job, tmp_path):
     for name in ("basis.safetensors", "warm.safetensors"):
         (tmp_path / name).write_bytes(b"public")
     recipe = load_recipe(job.recipe, [f"resources.gpus_per_actor={share}"])
@@ -153,7 +152,7 @@ def test_actors_compute_on_a_gpu_where_they_reserve_a_share_of_one(share: float,
     assert ensemble(run, backbone, recipe.model).gpu is (share > 0)
 
 
-def test_bad_input_is_one_sentence(job: Job) -> None:
+def test_bad_input_is_one_sentence(job):
     options = {"corpus.usr=who": "corpus.user", "privacy.epsilon=-1": "epsilon", "corpus.text=x": "x"}
     for option, word in (options | {"model.base=/nowhere/at/all": "model.base"}).items():
         failed = job.run(f"bad {word}", "-o", option)
@@ -164,7 +163,7 @@ def test_bad_input_is_one_sentence(job: Job) -> None:
 
 
 @pytest.mark.exhaustive
-def test_the_real_model_on_real_chat(job: Job) -> None:
+def test_the_real_model_on_real_chat(job):
     small = [
         "model={base: smollm2-135m, dtype: bfloat16}",
         "corpus={source: chitchat, max_records_per_user: 1}",

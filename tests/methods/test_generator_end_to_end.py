@@ -1,14 +1,13 @@
 """The generator as its users run it: a recipe in, a model, synthetic text with labels and a certificate out."""
 
 import json
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from recipes import TRAINING
 from rich.console import Console
-from small_jobs import Job, ledger_lines
+from small_jobs import ledger_lines
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rayprivacy as rp
@@ -21,9 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MATCH = {"candidates": 2, "topics": 3, "noise_multiplier": 4.0}
 
 
-def test_a_run_leaves_everything_it_promises(
-    generator: Job, check_pretrained: Any, stopped_at: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_leaves_everything_it_promises(generator, check_pretrained, stopped_at, monkeypatch):
     """From a base that was trained on its own text, and with its codes' shares in the text that users vote for."""
     prompts, out, quiet = generator.folder / "prompts.txt", generator.folder / "out", Console(quiet=True)
     prompts.write_text("the bread\nwe eat\n")
@@ -83,7 +80,7 @@ def test_a_run_leaves_everything_it_promises(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("stage", [2, 3])
-def test_another_road_to_the_same_release(generator: Job, stage: int) -> None:
+def test_another_road_to_the_same_release(generator, stage):
     """Two workers with ZeRO draw the same coins and the same noise, and may add up in another order."""
     pytest.importorskip("deepspeed")
     assert generator.run("out").returncode == 0

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,17 +33,17 @@ GOOD = {"preset": "good", "users": 2500}
 CODES = {"corpus": {"labels": ["topic"]}, "codes": {"values": {"topic": ["food", "pets"]}}}
 
 
-def _recipe(**blocks: Any) -> GeneratorRecipe:
+def _recipe(**blocks):
     return GeneratorRecipe.parse(blocks)
 
 
-def _refuses_less_noise(privacy: dict[str, Any], less: dict[str, Any], **blocks: Any) -> None:
+def _refuses_less_noise(privacy, less, **blocks):
     another = _recipe(privacy=privacy | {"account": "less"}, training=less, **blocks)
     with pytest.raises((BudgetRefusedError, ConfigError)):
         open_account(another, plan_run(another))
 
 
-def test_bands_are_charged_calibrated_and_written_into_the_certificate() -> None:
+def test_bands_are_charged_calibrated_and_written_into_the_certificate():
     recipe = _recipe(privacy={"epsilon": 4.0}, training=SIZES | {"bands": 8})
     plan, mechanism = plan_run(recipe), mechanism_of(recipe, STEPS)
     assert mechanism.parameters["mechanism"] == "banded-gaussian"
@@ -59,7 +58,7 @@ def test_bands_are_charged_calibrated_and_written_into_the_certificate() -> None
 
 
 @pytest.mark.parametrize("composition", ["rdp", "pld"])
-def test_noise_that_falls_is_charged_by_level_and_calibrated(composition: str, tmp_path: Path) -> None:
+def test_noise_that_falls_is_charged_by_level_and_calibrated(composition, tmp_path):
     falling = {"kind": "linear", "tau": 0.5, "steps_per_epoch": 20}
     steps = {"sampling_rate": 0.05, "steps": 60, "chunk": 10, "noise_schedule": falling}
     privacy = {"epsilon": 4.0, "composition": composition, "ledger": f"sqlite:///{tmp_path}/ledger.db"}
@@ -78,7 +77,7 @@ def test_noise_that_falls_is_charged_by_level_and_calibrated(composition: str, t
     _refuses_less_noise(privacy, steps | {"noise_multiplier": mechanism.noise_multiplier * 0.998})
 
 
-def test_micro_batches_take_twice_the_noise_at_one_epsilon() -> None:
+def test_micro_batches_take_twice_the_noise_at_one_epsilon():
     steps = {"sampling_rate": 0.05, "steps": 60, "chunk": 10, "expected_batch": 64}
     users, means = (_recipe(training=steps | more) for more in ({}, {"microbatches": 32}))
     clipped, mechanism = mechanism_of(users, STEPS), mechanism_of(means, STEPS)
@@ -92,7 +91,7 @@ def test_micro_batches_take_twice_the_noise_at_one_epsilon() -> None:
     assert any("moves their sum by twice the clipping norm" in assumption for assumption in plan.assumptions)
 
 
-def test_layer_scales_change_the_release_and_not_its_charge() -> None:
+def test_layer_scales_change_the_release_and_not_its_charge():
     scaled = _recipe(training={"layer_scale": {"from": "public", "source": "texts.csv"}})
     assert scaled.release_id != _recipe().release_id
     assert mechanism_of(scaled, STEPS) == mechanism_of(_recipe(), STEPS)
@@ -100,7 +99,7 @@ def test_layer_scales_change_the_release_and_not_its_charge() -> None:
 
 
 @pytest.mark.parametrize("composition", ["rdp", "pld"])
-def test_the_noise_is_the_least_that_fits_beside_the_histogram(composition: str, tmp_path: Path) -> None:
+def test_the_noise_is_the_least_that_fits_beside_the_histogram(composition, tmp_path):
     privacy = {"epsilon": 4.0, "composition": composition, "ledger": f"sqlite:///{tmp_path}/ledger.db"}
     recipe = _recipe(privacy=privacy, training={"sampling_rate": 0.05, "steps": 40}, **CODES)
     events, noise = plan_run(recipe).events, mechanism_of(recipe, STEPS).noise_multiplier
@@ -110,14 +109,14 @@ def test_the_noise_is_the_least_that_fits_beside_the_histogram(composition: str,
     _refuses_less_noise(privacy, {"sampling_rate": 0.05, "steps": 40, "noise_multiplier": noise * 0.999}, **CODES)
 
 
-def test_without_labels_nothing_but_the_steps_is_charged() -> None:
+def test_without_labels_nothing_but_the_steps_is_charged():
     uniform = _recipe(corpus=CODES["corpus"], codes={**CODES["codes"], "histogram": False})
     for recipe in (_recipe(), uniform):
         assert mechanism_of(recipe, SHARES) is None
         assert len(plan_run(recipe).events) == 1
 
 
-def test_the_release_id_moves_with_what_is_released() -> None:
+def test_the_release_id_moves_with_what_is_released():
     base = _recipe(training=SIZES, **CODES).release_id
     nothing = ({"layer_scale": None}, {"noise_schedule": {"kind": "constant"}}, {"bands": 1})
     trained = ({"max_records": 9}, {"noise_schedule": SCHEDULE}, {"bands": 8}, {"microbatches": 16})
@@ -131,7 +130,7 @@ def test_the_release_id_moves_with_what_is_released() -> None:
         assert GeneratorRecipe.parse(moved.model_dump(mode="json")) == moved
 
 
-def _sums(folder: Path, rows: list[tuple[str, str | None]], unit: PrivacyUnit) -> np.ndarray:
+def _sums(folder, rows, unit):
     """The votes of a part for food, pets and other."""
     users, topics = [user for user, _ in rows], [topic for _, topic in rows]
     kinds = {"shard": pa.int32(), "user": pa.string(), "record": pa.int32(), "text": pa.large_string()}
@@ -142,19 +141,19 @@ def _sums(folder: Path, rows: list[tuple[str, str | None]], unit: PrivacyUnit) -
     return np.asarray(sums_of(read_part(folder, 0), codes, HistogramMechanism(cells=3, sigma=5.0, unit=unit)))
 
 
-def test_a_user_adds_one_vote_however_much_they_write_and_an_empty_part_adds_nothing(tmp_path: Path) -> None:
+def test_a_user_adds_one_vote_however_much_they_write_and_an_empty_part_adds_nothing(tmp_path):
     rows = [("ann", "food")] * 30 + [("ann", "pets")] * 10 + [("bob", "never heard of"), ("bob", None)]
     assert np.allclose(_sums(tmp_path, rows, PrivacyUnit.USER) / 2**20, [0.75, 0.25, 1.0], atol=1e-5)
     assert np.allclose(_sums(tmp_path, rows, PrivacyUnit.RECORD) / 2**20, [30, 10, 2], atol=1e-4)
     assert _sums(tmp_path, [], PrivacyUnit.USER).tolist() == [0, 0, 0]
 
 
-def _training(adapter: str = "lora", **training: Any) -> dict[str, Any]:
+def _training(adapter="lora", **training):
     return dict(_recipe(adapter={"kind": adapter}, training=training).model_dump(mode="json")["training"])
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_is_written_as_its_values_and_is_the_same_release(name: str, tmp_path: Path) -> None:
+def test_a_preset_is_written_as_its_values_and_is_the_same_release(name, tmp_path):
     recipe = _recipe(training=GOOD | {"preset": name})
     values = {**PRESETS[name], "sampling_rate": PRESETS[name]["expected_batch"] / 2500}
     assert _recipe(training=values) == recipe
@@ -163,7 +162,7 @@ def test_a_preset_is_written_as_its_values_and_is_the_same_release(name: str, tm
     assert load_recipe(tmp_path / "written.yaml") == recipe
 
 
-def test_own_keys_stand_and_the_other_size_follows_from_the_users() -> None:
+def test_own_keys_stand_and_the_other_size_follows_from_the_users():
     assert _training(**GOOD, steps=30)["steps"] == 30
     assert _training(**GOOD, expected_batch=50)["sampling_rate"] == 0.02
     assert _training(**GOOD, sampling_rate=0.1)["expected_batch"] == 250
@@ -175,13 +174,13 @@ def test_own_keys_stand_and_the_other_size_follows_from_the_users() -> None:
 
 
 @pytest.mark.parametrize(("name", "job"), [("quick", "chat"), ("good", "europarl")])
-def test_a_preset_is_what_a_packaged_job_does(name: str, job: str) -> None:
+def test_a_preset_is_what_a_packaged_job_does(name, job):
     training = load_recipe(JOBS / "generator" / f"{job}.yaml").model_dump()["training"]
     for key, value in PRESETS[name].items():
         assert training[key] == (training[key] | value if isinstance(value, Mapping) else value)
 
 
-def test_both_stages_take_what_a_preset_gives_and_no_name_is_left() -> None:
+def test_both_stages_take_what_a_preset_gives_and_no_name_is_left():
     preset = "training={preset: quick, users: 2600, max_tokens: 40}"
     recipe = load_recipe(JOBS / "two_stage" / "smcalflow.yaml", [preset])
     assert isinstance(recipe, TwoStageRecipe)

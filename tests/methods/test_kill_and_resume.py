@@ -1,11 +1,9 @@
 """SIGKILL at chosen instructions of one real run, one after the other, then --resume: one certificate, charged once."""
 
 import signal
-from typing import Any
 
 import pytest
 from dying import dying
-from small_jobs import Job
 
 pytestmark = pytest.mark.slow
 QUICK = ("teachers.count=4", "evaluation={completions: 0, nonprivate_steps: 0}", "student={steps: 2, warm_steps: 2}")
@@ -24,7 +22,7 @@ POINTS = {  # functions, and whether the first thing that it yields is waited fo
 FIRST, _, _, DRAWN, *_ = POINTS
 
 
-def _dies(owner: str, name: str, yields: bool) -> str:
+def _dies(owner, name, yields):
     """Source that kills the process at the call of a function, or when it yields."""
     before = "next(iter(real(*given)))" if yields else "None"
     return f"""
@@ -37,7 +35,7 @@ owner.{name} = lambda *given: ({before}, os.kill(os.getpid(), signal.SIGKILL))
 
 @pytest.mark.timeout(900)  # eight runs
 @pytest.mark.parametrize("points", [[DRAWN], pytest.param([*POINTS], marks=pytest.mark.exhaustive)], ids=len)
-def test_a_run_killed_at_some_points_is_charged_once(job: Job, points: list[str], check_undisturbed: Any) -> None:
+def test_a_run_killed_at_some_points_is_charged_once(job, points, check_undisturbed):
     charged = ["create", *["reserve", "start", "commit"] * (1 if points == [DRAWN] else 2)]
     options = [part for option in (QUICK if points == [DRAWN] else (MATCH,)) for part in ("-o", option)]
     before: dict[str, int] = {}
@@ -56,7 +54,7 @@ def test_a_run_killed_at_some_points_is_charged_once(job: Job, points: list[str]
     check_undisturbed(job, "run", [], options)
 
 
-def _trained_no_teacher_again(job: Job, before: dict[str, int]) -> dict[str, int]:
+def _trained_no_teacher_again(job, before):
     folder = job.folder / "run" / "private" / "teachers"
     after = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.safetensors")}
     assert before.items() <= after.items(), "a finished teacher was trained again"
@@ -66,7 +64,7 @@ def _trained_no_teacher_again(job: Job, before: dict[str, int]) -> dict[str, int
 @pytest.mark.timeout(600)
 @pytest.mark.exhaustive  # by day test_two_stage_run.py and tests/cluster kill such trainings
 @pytest.mark.parametrize("edp", [False, True])
-def test_a_job_of_the_generator_and_then_a_worker_die(generator: Job, edp: bool, check_undisturbed: Any) -> None:
+def test_a_job_of_the_generator_and_then_a_worker_die(generator, edp, check_undisturbed):
     """With noise that must be made again; with all of eDP-SGD."""
     public = generator.folder / "public.csv"
     public.write_text("text\nthe cat sat on my mat\na dog ate the food\n")

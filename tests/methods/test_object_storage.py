@@ -2,17 +2,13 @@
 
 import json
 import signal
-import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from commands import command
-from s3_server import Bucket, serving
-from small_jobs import Job
+from s3_server import serving
 
 pytestmark = pytest.mark.slow
 
@@ -23,16 +19,16 @@ SPOKEN = b"the cat sat on my mat"  # words in a row that no public text has
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[Bucket]:
+def bucket():
     with serving() as found:
         yield found
 
 
-def machine(job: Job, number: int) -> list[str]:
+def machine(job, number):
     return ["--work", str(job.folder / f"machine-{number}")]
 
 
-def finished_elsewhere(job: Job, uri: str, patch: str, *options: str) -> subprocess.CompletedProcess[str]:
+def finished_elsewhere(job, uri, patch, *options):
     """Killed on the first machine when the charge is committed, finished on the second from what the store has."""
     assert job.killed(uri, patch, *machine(job, 1), alone=True).returncode == -signal.SIGKILL
     before, words = job.kinds(), ["run", str(job.recipe), "--out", uri, *machine(job, 2)]
@@ -49,7 +45,7 @@ def finished_elsewhere(job: Job, uri: str, patch: str, *options: str) -> subproc
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
-def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: Job, bucket: Bucket) -> None:
+def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job, bucket):
     uri = bucket.uri("seqpate")
     finished_elsewhere(job, uri, SEQPATE, "--mirror-private")
     certificate, began = bucket.read("seqpate/certificate.json"), time.time()
@@ -72,7 +68,7 @@ def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: 
 
 @pytest.mark.timeout(900)
 @pytest.mark.exhaustive
-def test_the_generator_goes_on_elsewhere_with_the_weights_that_were_released(generator: Job, bucket: Bucket) -> None:
+def test_the_generator_goes_on_elsewhere_with_the_weights_that_were_released(generator, bucket):
     uri = bucket.uri("generator")
     resumed = finished_elsewhere(generator, uri, GENERATOR)
     public = [generator.folder / f"machine-{number}" / "public" for number in (1, 2)]
@@ -90,7 +86,7 @@ def test_the_generator_goes_on_elsewhere_with_the_weights_that_were_released(gen
     assert b"<html" in bucket.read("generator/report-public.html")
 
 
-def test_options_for_a_uri_do_not_go_with_a_path(tmp_path: Path) -> None:
+def test_options_for_a_uri_do_not_go_with_a_path(tmp_path):
     (tmp_path / "recipe.yaml").write_text("method: generator\n")
     failed = command(["run", "recipe.yaml", "--out", "plain", "--mirror-private"], tmp_path)
     assert failed.returncode == 2

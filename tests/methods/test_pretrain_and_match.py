@@ -16,7 +16,7 @@ BOTH = pytest.mark.parametrize("name", ["seqpate", "generator"])
 
 
 @BOTH
-def test_the_block_is_part_of_the_release_and_a_stage_that_charges_nothing(name: str) -> None:
+def test_the_block_is_part_of_the_release_and_a_stage_that_charges_nothing(name):
     values = {"method": name, "corpus": {"source": "chats.parquet"}}
     plain = parse_recipe(values)
     recipe = parse_recipe({**values, "pretrain": {"source": "public.parquet"}})
@@ -36,7 +36,7 @@ def test_the_block_is_part_of_the_release_and_a_stage_that_charges_nothing(name:
 
 
 @BOTH
-def test_what_an_optional_block_says_is_part_of_the_release(name: str) -> None:
+def test_what_an_optional_block_says_is_part_of_the_release(name):
     own: tuple[dict[str, int], ...] = ({}, {"texts": 50}, {"text_tokens": 8}, {"text_tokens": 9}, {"sentences": 1})
     public = [{"source": "p.csv"}, {"source": "p.csv", "steps": 101}, *({"prompts": "p.txt", **each} for each in own)]
     written: dict[str, Any] = {"generation": {"texts": 9}}
@@ -56,9 +56,7 @@ def test_what_an_optional_block_says_is_part_of_the_release(name: str) -> None:
         ("generator", {"prompts": "none.txt"}, r"the prompts file .*none\.txt cannot be read"),
     ],
 )
-def test_public_text_that_cannot_be_used_is_refused_first(
-    name: str, block: dict[str, str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_public_text_that_cannot_be_used_is_refused_first(name, block, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("nine.csv").write_text("text\n" + "\n".join(["hello"] * 9 + [" "] * 20))
     values = {"method": name, "privacy": {"ledger": f"sqlite:///{tmp_path}/ledger.db", "key": str(tmp_path / "key")}}
@@ -68,7 +66,7 @@ def test_public_text_that_cannot_be_used_is_refused_first(
 
 
 @pytest.mark.parametrize("composition", ["gdp", "zcdp", "rdp", "pld"])
-def test_the_votes_on_tokens_leave_room_for_these(composition: str) -> None:
+def test_the_votes_on_tokens_leave_room_for_these(composition):
     blocks = {"privacy": {"composition": composition, "epsilon": 3.0}, "votes": {"queries": 100, "clip": 0.2}}
     recipe = parse_recipe({"method": "seqpate", **blocks, "match": {"noise_multiplier": 3.0}})
     events = method_of(recipe).planned(recipe).events
@@ -77,7 +75,7 @@ def test_the_votes_on_tokens_leave_room_for_these(composition: str) -> None:
     assert 2.9 < epsilon(events, recipe.privacy.delta, accountant) <= 3.0
 
 
-def test_votes_on_codes_and_on_texts_share_a_small_budget() -> None:
+def test_votes_on_codes_and_on_texts_share_a_small_budget():
     codes = {"corpus": {"labels": ["topic"]}, "codes": {"values": {"topic": ["food", "travel"]}}}
     recipe = parse_recipe({"method": "generator", "privacy": {"epsilon": 1.0}, "match": {}, **codes})
     assert (recipe.codes.sigma, recipe.match.sigma) == (15.0, 15.0)
@@ -86,7 +84,7 @@ def test_votes_on_codes_and_on_texts_share_a_small_budget() -> None:
 
 @pytest.mark.parametrize(("asked", "sigma"), [(0.5, 30.0), (1.0, 15.0), (8.0, 5.0)])
 @BOTH
-def test_small_votes_take_a_small_part_of_any_budget(name: str, asked: float, sigma: float) -> None:
+def test_small_votes_take_a_small_part_of_any_budget(name, asked, sigma):
     recipe = parse_recipe({"method": name, "privacy": {"epsilon": asked}, "match": {}})
     assert recipe.match.noise_multiplier == sigma, "a number in the recipe that is written down"
     (event,) = method_of(recipe).planned(recipe).stage(match_plan.MATCH).charges

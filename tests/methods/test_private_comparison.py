@@ -27,7 +27,6 @@ from rayprivacy.evaluation.texts import sample
 from rayprivacy.generation.codes import Codes
 from rayprivacy.methods.generator.recipe import CARD
 from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
-from rayprivacy.models.backbone import Backbone
 from rayprivacy.reporting.inputs import Evaluation, read_model
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.drive import drive
@@ -40,7 +39,7 @@ FILES = ("evaluation.json", "evaluation.md")
 Row = tuple[str, str, str]  # user, text, topic
 
 
-def rows(seed: int, users: int) -> list[Row]:
+def rows(seed, users):
     draw, topics = np.random.default_rng(seed), list(WORDS)
     asked = [(user, topics[(user + number) % 3]) for user in range(users) for number in range(3)]
     return [(f"person-{seed}-{user}", " ".join(draw.choice(WORDS[topic], 9)), topic) for user, topic in asked]
@@ -52,7 +51,7 @@ PRIVATE, HELD_OUT = rows(1, 40), rows(2, 15)
 class Finished:
     """A run of the generator as it is before the comparison: shards and synthetic text."""
 
-    def __init__(self, root: Path, base: Path, backbone: Backbone) -> None:
+    def __init__(self, root, base, backbone):
         labels = {"corpus": {"labels": ["topic"]}, "codes": {"values": {"topic": list(LISTED)}}}
         rest = {"privacy": small_privacy(root), "model": {"base": str(base)}, "evaluation": {"compare": 50}}
         recipe: Any = parse_recipe({"method": "generator", **labels, **rest})
@@ -62,7 +61,7 @@ class Finished:
         self.private(PRIVATE, HELD_OUT)
         self.synthetic(rows(3, 25))
 
-    def private(self, training: list[Row], heldout: list[Row]) -> None:
+    def private(self, training, heldout):
         """Shards of three parts, the second of them empty."""
         out, middle, entries = self.run.private("shards"), len(training) // 3, {}
         out.mkdir(exist_ok=True)
@@ -74,34 +73,34 @@ class Finished:
         kept = tuple(entries[part] for part in range(3))
         ShardManifest("", 3, 1, 100, 0.1, kept, entries[HOLDOUT], Dropped()).write(out)
 
-    def synthetic(self, texts: list[Row]) -> None:
+    def synthetic(self, texts):
         """Synthetic text, whose labels are control codes."""
         topics = [topic if topic in LISTED else "other" for _, _, topic in texts]
         table = pa.table({"text": [text for _, text, _ in texts], "topic": topics})
         pq.write_table(table, self.root / "synthetic.parquet")
 
-    def compare(self) -> dict[str, Any]:
+    def compare(self):
         """Compare; returns what synthetic text has of each figure."""
         recipe = self.run.recipe
         compare_with_private(self.run, CARD, self._backbone, Codes(recipe.codes, recipe.corpus.labels))
         return {row["name"]: row["synthetic"] for row in self.found["rows"]}
 
     @property
-    def found(self) -> dict[str, Any]:
+    def found(self):
         return dict(json.loads(path.read_text())) if (path := self.root / FILES[0]).exists() else {"rows": []}
 
 
 @pytest.fixture
-def finished(tmp_path: Path, tiny_base: Path, tiny_backbone: Backbone, one_thread: None) -> Finished:
+def finished(tmp_path, tiny_base, tiny_backbone, one_thread):
     return Finished(tmp_path, tiny_base, tiny_backbone)
 
 
-def said_of_it(root: Path) -> list[dict[str, Any]]:
+def said_of_it(root):
     lines = map(json.loads, (root / "run.log").read_text().splitlines())
     return [line for line in lines if line["stage"] == STAGE]
 
 
-def assert_internal(root: Path, texts: set[str]) -> None:
+def assert_internal(root, texts):
     """The files are for their owner, are marked, and hold no text; the log has no figure."""
     for name in FILES:
         assert stat.S_IMODE((root / name).stat().st_mode) == 0o600, name
@@ -114,7 +113,7 @@ def assert_internal(root: Path, texts: set[str]) -> None:
     assert {key for line in said_of_it(root) for key in line} == {"time", "stage", "event", "seconds"}
 
 
-def test_samples_of_its_own_texts_are_compared_and_what_was_killed_is_repeated(finished: Finished) -> None:
+def test_samples_of_its_own_texts_are_compared_and_what_was_killed_is_repeated(finished):
     figures, found = finished.compare(), finished.found
     assert_internal(finished.root, {told for user, text, _ in PRIVATE + HELD_OUT for told in (user, text)})
     sizes = {name: (side["texts"], side["users_named"]) for name, side in found["inputs"].items()}
@@ -136,7 +135,7 @@ def test_samples_of_its_own_texts_are_compared_and_what_was_killed_is_repeated(f
     assert [(finished.root / name).read_bytes() for name in FILES] == before
 
 
-def test_copies_of_training_texts_are_seen_and_copies_of_others_are_not(finished: Finished) -> None:
+def test_copies_of_training_texts_are_seen_and_copies_of_others_are_not(finished):
     finished.private(PRIVATE[:49], HELD_OUT)  # all of them are drawn
     for copied, share in ((PRIVATE[:49], 1), (HELD_OUT, 0)):
         finished.synthetic(copied)
@@ -144,7 +143,7 @@ def test_copies_of_training_texts_are_seen_and_copies_of_others_are_not(finished
 
 
 @pytest.mark.parametrize("short", ["training", "synthetic"])
-def test_too_few_texts_leave_it_out_and_the_run_goes_on(finished: Finished, short: str) -> None:
+def test_too_few_texts_leave_it_out_and_the_run_goes_on(finished, short):
     for name in FILES:
         (finished.root / name).write_text("of a corpus that was larger")
     if short == "training":
@@ -157,7 +156,7 @@ def test_too_few_texts_leave_it_out_and_the_run_goes_on(finished: Finished, shor
     assert not any(character.isdigit() for character in SKIPPED)
 
 
-def test_too_few_held_out_texts_and_labels_with_nothing_to_learn_are_left_out(finished: Finished) -> None:
+def test_too_few_held_out_texts_and_labels_with_nothing_to_learn_are_left_out(finished):
     finished.private(PRIVATE, HELD_OUT[:19])
     finished.synthetic([(user, text, "sun") for user, text, _ in PRIVATE])
     figures = finished.compare()
@@ -167,8 +166,8 @@ def test_too_few_held_out_texts_and_labels_with_nothing_to_learn_are_left_out(fi
     assert "precision" in figures
 
 
-def test_errors_about_private_rows_are_withheld(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    def quoting(*_: Any, **__: Any) -> None:
+def test_errors_about_private_rows_are_withheld(finished, monkeypatch):
+    def quoting(*_, **__):
         raise ValueError(PRIVATE[0][1])
 
     monkeypatch.setattr("rayprivacy.runs.measure.texts_of", quoting)
@@ -178,7 +177,7 @@ def test_errors_about_private_rows_are_withheld(finished: Finished, monkeypatch:
     assert caught.value.__context__ is None
 
 
-def test_rows_are_drawn_over_all_files(tmp_path: Path) -> None:
+def test_rows_are_drawn_over_all_files(tmp_path):
     files, first = [tmp_path / f"{number}.parquet" for number in range(4)], 0
     for path, size in zip(files, (3, 0, 70_000, 500), strict=True):  # the third file is read in several batches
         places = range(first, first + size)
@@ -193,7 +192,7 @@ def test_rows_are_drawn_over_all_files(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> Path:
+def recipe(tmp_path):
     """What has to be refused before the ledger is touched."""
     path = tmp_path / "recipe.yaml"
     privacy = f"{{ledger: 'sqlite:///{tmp_path}/ledger.db', key: '{tmp_path}/key'}}"
@@ -202,7 +201,7 @@ def recipe(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("method", "missing"), [("seqpate", "sklearn"), ("generator", "sacrebleu")])
-def test_it_needs_the_extra(recipe: Path, monkeypatch: pytest.MonkeyPatch, method: str, missing: str) -> None:
+def test_it_needs_the_extra(recipe, monkeypatch, method, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     words = [str(recipe), "-o", f"method={method}"]
     for verb, *more in (("plan",), ("run", "--out", str(recipe.parent / "out"))):
@@ -213,14 +212,14 @@ def test_it_needs_the_extra(recipe: Path, monkeypatch: pytest.MonkeyPatch, metho
     assert CliRunner().invoke(app, ["plan", *words, "-o", "evaluation.compare=0"]).exit_code == 0
 
 
-def test_a_run_of_few_texts_is_refused_before_there_is_an_account(recipe: Path) -> None:
+def test_a_run_of_few_texts_is_refused_before_there_is_an_account(recipe):
     with pytest.raises(ConfigError, match=r"texts is 19, and evaluation\.compare needs at least 20: raise it, or set"):
         rp.run(load_recipe(recipe, ["method=generator", "generation.texts=19"]), recipe.parent / "run")
     assert not (recipe.parent / "ledger.db").exists()
 
 
 @pytest.mark.usefixtures("local_ray")  # a run would start a Ray of its own
-def test_a_search_is_not_asked_for_what_it_does_not_measure(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_is_not_asked_for_what_it_does_not_measure(recipe, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     # The ledger's key is not there: what a run notices next.
     settings = load_recipe(recipe, ["method=generator", f"privacy.ledger_key={recipe.parent}/nothing"])
@@ -230,7 +229,7 @@ def test_a_search_is_not_asked_for_what_it_does_not_measure(recipe: Path, monkey
 
 
 @pytest.mark.parametrize("method", ["seqpate", "generator"])
-def test_it_is_in_the_plan_and_not_in_the_release_id(recipe: Path, method: str) -> None:
+def test_it_is_in_the_plan_and_not_in_the_release_id(recipe, method):
     with_it, without = (load_recipe(recipe, [f"method={method}", f"evaluation.compare={n}"]) for n in (40, 0))
     assert with_it.release_id == without.release_id
     stages = [list(rp.plan(each).rows()) for each in (with_it, without)]
@@ -243,7 +242,7 @@ def test_it_is_in_the_plan_and_not_in_the_release_id(recipe: Path, method: str) 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("which", ["job", "generator"])
 @pytest.mark.exhaustive
-def test_a_whole_run_leaves_its_comparison_and_tells_nobody(request: pytest.FixtureRequest, which: str) -> None:
+def test_a_whole_run_leaves_its_comparison_and_tells_nobody(request, which):
     job: Job = request.getfixturevalue(which)
     options = ["evaluation.compare=40", "generation.texts=60", "corpus.holdout=0.3"]
     if which == "generator":

@@ -4,7 +4,6 @@ import io
 import re
 import time
 import urllib.request
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 import ray
 from ray.util.metrics import Gauge
 from rich.console import Console
-from small_jobs import Job
 
 from rayprivacy.core.files import write_atomic
 from rayprivacy.core.keys import Key
@@ -37,12 +35,12 @@ RUNS = {"job": READ | LEARNT, "generator": {"parts_sharded": 16, "steps_done": 6
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+def told(monkeypatch):
     """Everything that any progress gauge is told, in order; Ray hears it too."""
     heard: Told = []
 
     class Hearing(Gauge):
-        def set(self, value: Any, tags: Any = None) -> None:
+        def set(self, value, tags=None):
             heard.append((self._name, tags["what"], value))
             super().set(value, tags)
 
@@ -50,13 +48,13 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     return heard
 
 
-def _run(job: Job, account: str) -> str:
+def _run(job, account):
     recipe, console = load_recipe(job.recipe, [f"privacy.account={account}"]), Console(file=io.StringIO())
     drive(method_of(recipe), recipe, job.folder / account, resume=False, console=console, measured=False)
     return recipe.release_id
 
 
-def _scraped(release: str, expected: dict[tuple[str, str], float]) -> list[dict[str, str]]:
+def _scraped(release, expected):
     """The tags of all gauges of a release, when these have the values that are expected, by gauge and what."""
     (node,) = ray.nodes()
     endpoint, until = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics", time.monotonic() + 30
@@ -72,14 +70,14 @@ def _scraped(release: str, expected: dict[tuple[str, str], float]) -> list[dict[
         time.sleep(0.1)
 
 
-def _last(told: Told) -> dict[tuple[str, str], float]:
+def _last(told):
     return {(gauge, what): value for gauge, what, value in told}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("which", ["job", pytest.param("generator", marks=pytest.mark.exhaustive)])
-def test_prometheus_sees_public_counts_of_a_run_alone(which: str, request: Any, told: Told, monkeypatch: Any) -> None:
+def test_prometheus_sees_public_counts_of_a_run_alone(which, request, told, monkeypatch):
     monkeypatch.setattr(train, "POLL_SECONDS", 0.005)  # no step is missed
     job, counts = request.getfixturevalue(which), RUNS[which]
     release = _run(job, "talk")
@@ -101,7 +99,7 @@ def test_prometheus_sees_public_counts_of_a_run_alone(which: str, request: Any, 
     assert _last(told) == first
 
 
-def _counted(tmp_path: Path) -> None:
+def _counted(tmp_path):
     """The stage of SeqPATE that trains 7 teachers, 3 in a piece, out of order; the last piece has one."""
     recipe = parse_recipe({"method": "seqpate", "teachers": {"count": 7, "stack": 3}})
     plan = method_of(recipe).planned(recipe)
@@ -111,12 +109,12 @@ def _counted(tmp_path: Path) -> None:
     seqpate._train(RunContext(run, plan, unused, Key.for_tests(), ProgressGauges("a-release", totals(plan))), pool)
 
 
-def test_teachers_are_counted_as_they_finish(told: Told, tmp_path: Path) -> None:
+def test_teachers_are_counted_as_they_finish(told, tmp_path):
     _counted(tmp_path)
     assert [value for *name, value in told if name == ["rayprivacy_progress", "teachers_trained"]] == [0, 1, 4, 7]
 
 
-def test_the_start_of_the_workers_is_no_time_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_of_the_workers_is_no_time_of_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(train, "POLL_SECONDS", 0.01)
     written, said = tmp_path / "progress", list[int]()
     with train._following(written, said.append):
@@ -129,7 +127,7 @@ def test_the_start_of_the_workers_is_no_time_of_steps(tmp_path: Path, monkeypatc
     assert (said[0], said[-1], {*said}) == (4, 6, {4, 6})
 
 
-def test_each_training_of_a_run_has_a_total_of_its_own(told: Told) -> None:
+def test_each_training_of_a_run_has_a_total_of_its_own(told):
     gauges = ProgressGauges("a-release", {"steps_done": 80}, lambda: 0.0)
     for total in (20, 80):
         gauges.steps(1.0, total)(20)
@@ -137,11 +135,11 @@ def test_each_training_of_a_run_has_a_total_of_its_own(told: Told) -> None:
         assert (last[STEPS_OF], last["rayprivacy_progress_total", "steps_done"]) == (20, total)
 
 
-def test_the_rate_counts_steps_and_nominal_tokens(told: Told) -> None:
+def test_the_rate_counts_steps_and_nominal_tokens(told):
     now = 0.0
     tell = ProgressGauges("a-release", {"steps_done": 1000}, lambda: now).steps(10 * 12)
 
-    def after(seconds: float, done: int) -> float:
+    def after(seconds, done):
         nonlocal now
         now += seconds
         tell(done)
@@ -160,8 +158,8 @@ def test_the_rate_counts_steps_and_nominal_tokens(told: Told) -> None:
     assert after(1, 1000) == 0, "nothing runs any more"
 
 
-def test_a_run_goes_on_when_metrics_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fails(*_: Any, **__: Any) -> Any:
+def test_a_run_goes_on_when_metrics_fail(monkeypatch, tmp_path):
+    def fails(*_, **__):
         raise OSError("no Ray, or no metrics agent")
 
     monkeypatch.setattr(Gauge, "set", fails)
@@ -170,7 +168,7 @@ def test_a_run_goes_on_when_metrics_fail(monkeypatch: pytest.MonkeyPatch, tmp_pa
     ProgressGauges("a-release", {"steps_done": 9}).steps(1.0)(3)
 
 
-def test_figures_are_said_again_until_the_run_ends(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_are_said_again_until_the_run_ends(told, monkeypatch):
     monkeypatch.setattr(progress, "REPEAT_SECONDS", 0.01)
     with progress_gauges("a-release", {"queries_voted": 4}) as gauges:
         gauges.show("queries_voted", 3)
@@ -183,7 +181,7 @@ def test_figures_are_said_again_until_the_run_ends(told: Told, monkeypatch: pyte
     assert len(told) == said >= 20
 
 
-def test_only_what_the_plan_counts_can_be_shown_and_a_quiet_run_is_not_seen(told: Told) -> None:
+def test_only_what_the_plan_counts_can_be_shown_and_a_quiet_run_is_not_seen(told):
     """Such are trials of a selection: their number is secret."""
     gauges = ProgressGauges("a-release", {"steps_done": 2}, shown=False)
     gauges.show("steps_done", 1)

@@ -1,7 +1,6 @@
 """Candidates and queries: public, distinct, repeatable, and asked only where the student is unsure."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -11,8 +10,7 @@ from hypothesis import strategies as st
 from rayprivacy.methods.seqpate.public_side import candidate_tokens, select_queries
 from rayprivacy.methods.seqpate.recipe import VotesConfig
 from rayprivacy.methods.seqpate.students import HeadStudent
-from rayprivacy.models.adapters import Basis, HeadAdapter
-from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.adapters import HeadAdapter
 from rayprivacy.models.features import Encoded, Queries, encode
 
 VOCABULARY = 30
@@ -20,7 +18,7 @@ Select = Callable[..., Queries]
 
 
 @given(st.integers(0, 1000), st.integers(2, VOCABULARY), st.floats(1e-6, 1.0), st.integers(0, VOCABULARY - 1))
-def test_candidates_are_the_end_and_the_likeliest(seed: int, top_k: int, top_p: float, end: int) -> None:
+def test_candidates_are_the_end_and_the_likeliest(seed, top_k, top_p, end):
     logits = 3 * torch.randn(20, VOCABULARY, generator=torch.Generator().manual_seed(seed))
     before = logits.clone()
     candidates, whole = candidate_tokens(logits, end, VotesConfig(top_k=top_k))
@@ -43,7 +41,7 @@ def test_candidates_are_the_end_and_the_likeliest(seed: int, top_k: int, top_p: 
         assert row[others[:-1]].sum() < top_p + 1e-4 or len(others) == 1, "and not more than needed"
 
 
-def test_a_sure_student_keeps_two_candidates() -> None:
+def test_a_sure_student_keeps_two_candidates():
     logits = torch.zeros(1, VOCABULARY)
     logits[0, 7] = 20.0
     candidates, allowed = candidate_tokens(logits, 3, VotesConfig(top_k=10, top_p=0.9))
@@ -51,7 +49,7 @@ def test_a_sure_student_keeps_two_candidates() -> None:
 
 
 @pytest.fixture(scope="module")
-def many(tiny_backbone: Backbone) -> Encoded:
+def many(tiny_backbone):
     """More contexts than one block of the selection holds: random documents, some of them with one beginning."""
     random = torch.randint(5, 400, (40, 18), generator=torch.Generator().manual_seed(1)).tolist()
     documents = [[tiny_backbone.start, *tokens] for tokens in random]
@@ -60,26 +58,26 @@ def many(tiny_backbone: Backbone) -> Encoded:
 
 
 @pytest.fixture(scope="module")
-def select(many: Encoded, student: HeadStudent, tiny_backbone: Backbone) -> Select:
-    def select(count: int = 10_000, seed: int = 0, rows: Encoded = many, **votes: Any) -> Queries:
+def select(many, student, tiny_backbone):
+    def select(count=10_000, seed=0, rows=many, **votes):
         return select_queries(rows, student, tiny_backbone, VotesConfig(top_k=8, **votes), count, seed)
 
     return select
 
 
 @pytest.fixture(scope="module")
-def student(tiny_basis: Basis, tiny_backbone: Backbone) -> HeadStudent:
+def student(tiny_basis, tiny_backbone):
     matrix = 0.2 * torch.randn(16, 16, generator=torch.Generator().manual_seed(4))
     return HeadStudent(tiny_backbone, HeadAdapter(tiny_basis, matrix))
 
 
 @pytest.fixture(scope="module")
-def logits(many: Encoded, student: HeadStudent, tiny_backbone: Backbone) -> torch.Tensor:
+def logits(many, student, tiny_backbone):
     """The student's, for every place of every row."""
     return student.hidden(many).float() @ tiny_backbone.head.T
 
 
-def _contexts(rows: Encoded, places: torch.Tensor) -> list[tuple[int, ...]]:
+def _contexts(rows, places):
     """The tokens of each context, from the start of its document."""
     found = []
     for row, position in places.tolist():
@@ -90,8 +88,8 @@ def _contexts(rows: Encoded, places: torch.Tensor) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("how", ["any", "threshold"])
 def test_queries_are_asked_only_outside_the_students_top_and_each_context_once(
-    how: str, many: Encoded, logits: torch.Tensor, select: Select, tiny_backbone: Backbone
-) -> None:
+    how, many, logits, select, tiny_backbone
+):
     queries = select(select=how)
     row, position = queries.context.T
     own = logits[row, position]
@@ -109,7 +107,7 @@ def test_queries_are_asked_only_outside_the_students_top_and_each_context_once(
     assert torch.equal(queries.candidates.sort(1).values, expected.sort(1).values)
 
 
-def test_the_centre_is_the_students_distribution_over_the_allowed(logits: torch.Tensor, select: Select) -> None:
+def test_the_centre_is_the_students_distribution_over_the_allowed(logits, select):
     queries = select(100, top_p=0.01)
     own = torch.softmax(logits[tuple(queries.context.T)], -1).gather(1, queries.candidates) * queries.allowed
     assert not queries.allowed.all()
@@ -117,7 +115,7 @@ def test_the_centre_is_the_students_distribution_over_the_allowed(logits: torch.
 
 
 @pytest.mark.parametrize("how", ["any", "threshold", "entropy"])
-def test_the_selection_repeats_with_its_seed(how: str, select: Select) -> None:
+def test_the_selection_repeats_with_its_seed(how, select):
     state = torch.random.get_rng_state()
     first, again, other = (select(50, seed, select=how, top_p=0.9) for seed in (0, 0, 1))
     for name in vars(first):
@@ -126,7 +124,7 @@ def test_the_selection_repeats_with_its_seed(how: str, select: Select) -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_entropy_asks_where_the_student_is_least_sure(logits: torch.Tensor, select: Select) -> None:
+def test_entropy_asks_where_the_student_is_least_sure(logits, select):
     places, asked = select(select="any").context, select(60, select="entropy").context.tolist()
     entropy = torch.distributions.Categorical(logits=logits[tuple(places.T)]).entropy()
     chosen = torch.tensor([place in asked for place in places.tolist()])
@@ -134,13 +132,13 @@ def test_entropy_asks_where_the_student_is_least_sure(logits: torch.Tensor, sele
     assert entropy[chosen].min() >= entropy[~chosen].max() - 1e-5
 
 
-def test_fewer_queries_are_among_more_in_the_order_of_rows(select: Select) -> None:
+def test_fewer_queries_are_among_more_in_the_order_of_rows(select):
     few, more = (select(count).context.tolist() for count in (20, 90))
     assert len(few) < len(more)
     assert all(place in more for place in few)
     assert more == sorted(more)
 
 
-def test_a_student_that_knows_everything_asks_nothing(many: Encoded, logits: torch.Tensor, select: Select) -> None:
+def test_a_student_that_knows_everything_asks_nothing(many, logits, select):
     known = torch.cat([many.ids[:, :1], logits.argmax(-1)[:, :-1]], 1)
     assert len(select(50, rows=Encoded(known, many.segment, many.hidden))) == 0

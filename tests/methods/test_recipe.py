@@ -1,7 +1,6 @@
 """Recipes: what is wrong is one sentence, numbers are numbers, and the release id moves with what is released."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -25,7 +24,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("method", "blocks", "says"), CASES, ids=[f"{each[0]}-{each[2]}"[:80] for each in CASES])
-def test_a_recipe_without_a_guarantee_is_refused(method: str, blocks: dict[str, Any], says: str) -> None:
+def test_a_recipe_without_a_guarantee_is_refused(method, blocks, says):
     """What cannot run, or has no guarantee, is refused before anything is read: a table of all methods."""
     with pytest.raises(ConfigError, match=says) as refused:
         method_of(recipe := parse_recipe({"method": method, **blocks})).planned(recipe)
@@ -34,12 +33,12 @@ def test_a_recipe_without_a_guarantee_is_refused(method: str, blocks: dict[str, 
     assert "hunter2" not in str(refused.value), "no credentials are repeated"
 
 
-def _read(tmp_path: Path, text: str) -> Any:
+def _read(tmp_path, text):
     (tmp_path / "recipe.yaml").write_text(text)
     return load_recipe(tmp_path / "recipe.yaml", ["method=seqpate"])
 
 
-def _with(*overrides: str) -> Any:
+def _with(*overrides):
     return rp.load_recipe({"method": "seqpate", "seed": 0}, overrides)
 
 
@@ -47,7 +46,7 @@ DEFAULT = SeqPateRecipe().release_id
 
 
 @pytest.mark.parametrize(("key", "nearest"), [("sed", "seed"), ("student.learnin_rate", "student.learning_rate")])
-def test_an_unknown_key_suggests_the_nearest(tmp_path: Path, key: str, nearest: str) -> None:
+def test_an_unknown_key_suggests_the_nearest(tmp_path, key, nearest):
     says = f"'{key}' is not a key of the recipe: did you mean '{nearest}'"
     block, _, inner = key.partition(".")
     with pytest.raises(ConfigError, match=says):
@@ -56,13 +55,13 @@ def test_an_unknown_key_suggests_the_nearest(tmp_path: Path, key: str, nearest: 
         _with(f"{key}=3")
 
 
-def test_a_number_in_any_notation_is_a_number(tmp_path: Path) -> None:
+def test_a_number_in_any_notation_is_a_number(tmp_path):
     for number in ("1e-6", "1E-6", "1.0e-6", "0.000001"):
         assert _with(f"privacy.delta={number}").privacy.delta == 1e-6
         assert _read(tmp_path, f"privacy: {{delta: {number}}}").privacy.delta == 1e-6
 
 
-def test_overrides_win_in_order_and_reach_new_blocks() -> None:
+def test_overrides_win_in_order_and_reach_new_blocks():
     lists = ("generation.prompt_words=[2, 3]", "corpus.labels=[topic, mood]")
     recipe = _with("teachers={count: 10, rank: 3}", "teachers.count=20", "teachers.count=30", "seed=7", *lists)
     assert (recipe.teachers.count, recipe.teachers.rank, recipe.seed) == (30, 3, 7)
@@ -83,7 +82,7 @@ def test_overrides_win_in_order_and_reach_new_blocks() -> None:
         ("method=dpsgd", "'method' is 'dpsgd'"),
     ],
 )
-def test_a_wrong_override_is_one_sentence(override: str, says: str) -> None:
+def test_a_wrong_override_is_one_sentence(override, says):
     with pytest.raises(ConfigError) as caught:
         _with(override)
     assert says in str(caught.value)
@@ -91,7 +90,7 @@ def test_a_wrong_override_is_one_sentence(override: str, says: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_text_that_is_no_recipe_is_refused(tmp_path: Path) -> None:
+def test_a_text_that_is_no_recipe_is_refused(tmp_path):
     wrong = r"is not valid YAML at line \d+: check quotes, colons and indentation\.$"
     for text in ("a: [1", "a: b: c", "\t- x", '"open'):
         with pytest.raises(ConfigError, match=wrong):
@@ -106,7 +105,7 @@ def test_a_text_that_is_no_recipe_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_packaged_recipe_survives_being_written_and_read(path: Path, tmp_path: Path) -> None:
+def test_a_packaged_recipe_survives_being_written_and_read(path, tmp_path):
     recipe = load_recipe(path)
     (tmp_path / "again.yaml").write_text(dump_recipe(recipe))
     again = load_recipe(tmp_path / "again.yaml")
@@ -114,7 +113,7 @@ def test_a_packaged_recipe_survives_being_written_and_read(path: Path, tmp_path:
     assert again.release_id == recipe.release_id
 
 
-def test_rounds_fit_the_budget_of_one(tmp_path: Path) -> None:
+def test_rounds_fit_the_budget_of_one(tmp_path):
     recipe = _with(f"privacy.ledger=sqlite:///{tmp_path}/book.db", "votes.rounds=7")
     plan = plan_run(recipe)
     assert sum(event.count for event in plan.stage(GATE).charges) == mechanism_of(recipe, GATE).queries >= 50
@@ -123,14 +122,14 @@ def test_rounds_fit_the_budget_of_one(tmp_path: Path) -> None:
             ledger.reserve("default", recipe.release_id, f"{number:064x}", event)
 
 
-def test_as_many_queries_as_the_noise_allows() -> None:
+def test_as_many_queries_as_the_noise_allows():
     for clip in ("votes.clip=null", "votes.clip=0.3"):
         found = mechanism_of(_with("votes.queries=auto", "votes.noise_target=0.03", clip), GATE)
         more = mechanism_of(_with(f"votes.queries={found.queries + 1}", clip), GATE)
         assert noise_on_mean(found) <= 0.03 < noise_on_mean(more)
 
 
-def test_as_wide_a_clip_as_the_noise_allows() -> None:
+def test_as_wide_a_clip_as_the_noise_allows():
     for budget in ("privacy.epsilon=0.5", "privacy.epsilon=3", "privacy.epsilon=8"):
         mechanism = mechanism_of(_with(budget), GATE)
         assert noise_on_mean(mechanism) == pytest.approx(0.015, rel=0.01)
@@ -147,7 +146,7 @@ def test_as_wide_a_clip_as_the_noise_allows() -> None:
         (("privacy.composition=zcdp", "votes.clip=null"), None),
     ],
 )
-def test_an_automatic_clip_has_a_range_or_is_none(overrides: tuple[str, ...], clip: float | None) -> None:
+def test_an_automatic_clip_has_a_range_or_is_none(overrides, clip):
     assert mechanism_of(_with(*overrides), GATE).clip == clip
 
 
@@ -160,7 +159,7 @@ OTHER = """seed=1 prompts=prompts.txt privacy.epsilon=3.5 privacy.delta=1e-7 tea
     corpus.source=chats.parquet corpus.max_records_per_user=99 model.dtype=float32 model.base=other"""
 
 
-def test_performance_post_processing_and_bookkeeping_are_the_same_release() -> None:
+def test_performance_post_processing_and_bookkeeping_are_the_same_release():
     for override in SAME.split():
         changed = _with(override)
         assert changed != SeqPateRecipe(), override
@@ -168,7 +167,7 @@ def test_performance_post_processing_and_bookkeeping_are_the_same_release() -> N
     assert _with("privacy.epsilon=3", "privacy.delta=0.000001").release_id == DEFAULT
 
 
-def test_what_decides_the_release_changes_its_id() -> None:
+def test_what_decides_the_release_changes_its_id():
     found = [_with(override).release_id for override in OTHER.split()]
     assert len({DEFAULT, *found}) == len(found) + 1
     # With several rounds, how the student learns decides what is asked.
@@ -183,7 +182,7 @@ PLACES = [f"@host/db?{key}=pass-word" for key in ("password", "PGPASSWORD", "oau
 
 
 @pytest.mark.parametrize("place", [":pass-word@host/db", *PLACES, "@host/db?sslmode=require&sslpassword=pass-word"])
-def test_a_password_in_the_recipe_is_refused_and_not_repeated(place: str) -> None:
+def test_a_password_in_the_recipe_is_refused_and_not_repeated(place):
     ledger = f"privacy.ledger=postgresql://ledger{place}"
     with pytest.raises(ConfigError, match=r"privacy\.ledger holds a password: put it into a password file") as caught:
         _with(ledger)

@@ -7,10 +7,8 @@ test.
 """
 
 import re
-from collections.abc import Iterable
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -32,11 +30,11 @@ INTERNAL = ("private", "metrics.json", "report.html", "plots", "run.log", "audit
 BY_TIME = ("renew", "takeover")
 
 
-def _masked(text: str, out: Path) -> str:
+def _masked(text, out):
     return _DIGEST.sub("<digest>", text.replace(str(out.parent), "<folder>").replace(f"{out.name}.db", "<ledger>"))
 
 
-def _shape(path: Path, out: Path) -> Any:
+def _shape(path, out):
     """What a file shows beside what was drawn."""
     if path.suffix == ".parquet":
         table = pq.read_table(path)
@@ -50,7 +48,7 @@ def _shape(path: Path, out: Path) -> Any:
     return None
 
 
-def _released(recipe: rp.Recipe, out: Path) -> dict[str, Any]:
+def _released(recipe, out):
     out = rp.run(recipe, out, console=QUIET).path
     files = [path for path in out.rglob("*") if path.is_file() and path.relative_to(out).parts[0] not in INTERNAL]
     shapes = {_masked(str(path.relative_to(out)), out): _shape(path, out) for path in files}
@@ -60,14 +58,14 @@ def _released(recipe: rp.Recipe, out: Path) -> dict[str, Any]:
     return {"files": shapes, "ledger": [each for each in said if each[0] not in BY_TIME]}
 
 
-def _cases(daily: Iterable[str], but: Iterable[str] = ()) -> list[Any]:
+def _cases(daily, but=()):
     dear = (pytest.mark.exhaustive, pytest.mark.slow)
     names = [name for name in rp.method_names() if name not in but]
     return [pytest.param(name, marks=() if name in daily else dear) for name in names]
 
 
 @pytest.mark.parametrize("name", _cases(["toy", "seqpate"], but=WORD_FOR_WORD))
-def test_one_user_more_changes_no_shape(name: str, tmp_path: Path, tiny_base: Path, tiny_bert: Path) -> None:
+def test_one_user_more_changes_no_shape(name, tmp_path, tiny_base, tiny_bert):
     users, found = [f"user-{number}" for number in range(12)], []
     for world, own in (("with", users), ("without", users[:-1])):
         small_corpus(tmp_path, own)
@@ -78,7 +76,7 @@ def test_one_user_more_changes_no_shape(name: str, tmp_path: Path, tiny_base: Pa
 
 
 @pytest.mark.parametrize("name", _cases(set(rp.method_names()) - {*DEAR, "domain_private"}))
-def test_parts_may_hold_nobody(name: str, tmp_path: Path, tiny_base: Path, tiny_bert: Path) -> None:
+def test_parts_may_hold_nobody(name, tmp_path, tiny_base, tiny_bert):
     recipe = smallest_recipe(name, tmp_path, tiny_base, tiny_bert)
     plan, key = rp.plan(recipe).plan, load_key(Path(recipe.privacy.key))
     layout = Layout(recipe.sharded_corpus, plan.shards, plan.shards_per_part, recipe.privacy.unit)

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from rich.console import Console
-from small_jobs import Job
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
@@ -36,7 +35,7 @@ STAGES: dict[str, tuple[Any, str]] = {
 }
 
 
-def _open_rich_account(job: Job) -> None:
+def _open_rich_account(job):
     """An account that can pay for two releases."""
     recipe = load_recipe(job.recipe)
     meaning = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(30, recipe.privacy.delta))
@@ -45,15 +44,15 @@ def _open_rich_account(job: Job) -> None:
         ledger.create_account("talk", *meaning, recipe.privacy.composition, plan=plan)
 
 
-def _run(job: Job, out: str = "out", until: int | None = None) -> None:
+def _run(job, out="out", until=None):
     recipe, quiet = load_recipe(job.recipe), Console(quiet=True)
     driver.drive(method_of(recipe), recipe, job.folder / out, until=until, console=quiet, measured=False)
 
 
-def _stopped(job: Job, module: Any, name: str) -> None:
+def _stopped(job, module, name):
     """Run until what comes next is called."""
 
-    def stop(*_: Any, **__: Any) -> None:
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patched:
@@ -62,23 +61,23 @@ def _stopped(job: Job, module: Any, name: str) -> None:
             _run(job)
 
 
-def _delete_users(job: Job) -> None:
+def _delete_users(job):
     path = job.folder / "talk.parquet"
     table = pq.read_table(path)
     pq.write_table(table.filter(pc.invert(pc.is_in(table["who"], pc.cast(GONE, table["who"].type)))), path)
 
 
-def _files(job: Job, out: str = "out") -> dict[str, bytes]:
+def _files(job, out="out"):
     return {name: (job.folder / out / name).read_bytes() for name in OUTPUTS}
 
 
-def _inputs(job: Job) -> list[tuple[str, int]]:
+def _inputs(job):
     release = load_recipe(job.recipe).release_id
     with Ledger.open(f"sqlite:///{job.folder}/ledger.db") as ledger:
         return [(charge.input_digest, charge.rung) for charge in ledger.charges_of("talk", release)]
 
 
-def _resumed_as_fresh(job: Job) -> None:
+def _resumed_as_fresh(job):
     """Users are deleted, and the resumed run is a whole run of the corpus as it is now."""
     before = _inputs(job)
     _delete_users(job)
@@ -92,7 +91,7 @@ def _resumed_as_fresh(job: Job) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("until", [1, 2, None])  # chunks; None is the whole run
-def test_a_generator(generator: Job, until: int | None) -> None:
+def test_a_generator(generator, until):
     _open_rich_account(generator)
     _run(generator, until=until)
     old = _files(generator) if until is None else {}
@@ -101,7 +100,7 @@ def test_a_generator(generator: Job, until: int | None) -> None:
 
 
 @pytest.mark.parametrize("stage", [*(pytest.param(each, marks=pytest.mark.exhaustive) for each in STAGES), "finished"])
-def test_seqpate(job: Job, stage: str) -> None:
+def test_seqpate(job, stage):
     _open_rich_account(job)
     if stage in STAGES:
         _stopped(job, *STAGES[stage])
@@ -111,7 +110,7 @@ def test_seqpate(job: Job, stage: str) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_corpus_that_comes_back_finds_its_own_release(job: Job) -> None:
+def test_a_corpus_that_comes_back_finds_its_own_release(job):
     """A run of another corpus dies between its model and its text: neither may stand beside the first one's claim."""
     _open_rich_account(job)
     _run(job)
@@ -131,7 +130,7 @@ def test_a_corpus_that_comes_back_finds_its_own_release(job: Job) -> None:
 
 
 @pytest.mark.exhaustive
-def test_other_prompts_are_refused(job: Job) -> None:
+def test_other_prompts_are_refused(job):
     """They are public, but a mixture of both would be what no recipe says."""
     prompts, recipe = job.folder / "prompts.txt", yaml.safe_load(job.recipe.read_text())
     prompts.write_text("hello\n")

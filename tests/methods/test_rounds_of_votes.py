@@ -2,12 +2,10 @@
 
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from rayprivacy.core.keys import Key
@@ -25,9 +23,7 @@ from rayprivacy.runs.context import RunContext
 TEACHERS, QUERIES, ROUNDS = 5, 4, 3
 
 
-def test_rounds_with_equal_answers_are_charged_and_drawn_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_with_equal_answers_are_charged_and_drawn_one_by_one(tmp_path, monkeypatch):
     """Its teachers answer, and none of them has learnt from anything: all sums are zero."""
     votes = {"queries": QUERIES * ROUNDS, "rounds": ROUNDS, "top_k": 3}
     privacy = {"account": "sums", "composition": "gdp"}
@@ -60,7 +56,7 @@ def test_rounds_with_equal_answers_are_charged_and_drawn_one_by_one(
     for number in range(ROUNDS):
         Round.of(number, student).rows(context.run).write_bytes(b"the same sentences")
 
-    def ask() -> None:
+    def ask():
         asking = method._Asking(context, backbone, [], spec, teachers)  # type: ignore[arg-type]
         for number in range(ROUNDS):
             asking.round(number, student, None)  # type: ignore[arg-type]

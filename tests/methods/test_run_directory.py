@@ -3,8 +3,6 @@
 import inspect
 import json
 import traceback
-from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -20,12 +18,12 @@ from rayprivacy.runs.directory import MEASURED, Run, forget_another_corpus, log_
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Any:
+def run(tmp_path):
     return Run.open(tmp_path / "out", parse_recipe({"method": "seqpate"}), resume=False, console=Console(quiet=True))
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_a_run_is_held_to_its_public_inputs(run: Any, older: bool) -> None:
+def test_a_run_is_held_to_its_public_inputs(run, older):
     if older:  # begun by a version that bound no inputs: bound when it goes on
         run.public("pseudo-0.json").write_text("[]")
     run.bind(base_model="a", prompts="b")
@@ -41,7 +39,7 @@ def test_a_run_is_held_to_its_public_inputs(run: Any, older: bool) -> None:
     run.bind(base_model="a", prompts="b")
 
 
-def test_a_log_that_a_full_disk_has_torn_is_read_and_goes_on(run: Any) -> None:
+def test_a_log_that_a_full_disk_has_torn_is_read_and_goes_on(run):
     with run.stage("first"):
         pass
     log = run.root / "run.log"
@@ -54,7 +52,7 @@ def test_a_log_that_a_full_disk_has_torn_is_read_and_goes_on(run: Any) -> None:
     assert [entry["event"] for entry in log_entries(run.root)] == ["start", "done"] * 2
 
 
-def test_figures_of_another_corpus_are_deleted(tmp_path: Path) -> None:
+def test_figures_of_another_corpus_are_deleted(tmp_path):
     """Its certificate and cards too, so that no report and no audit takes them for those of what is written now."""
     forget_another_corpus(tmp_path, "a")  # a first certificate has nothing to forget
     kept = {"model.safetensors", "recipe.yaml"}
@@ -75,7 +73,7 @@ SECRET = "my test was positive"
 class _Rows:
     """Whatever is asked of it, it quotes a private row, as parsers do."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         raise ValueError(f"cannot parse {SECRET!r}")
 
     __truediv__ = __getattr__
@@ -88,7 +86,7 @@ DRIVERS = (
 
 
 @pytest.mark.parametrize("function", DRIVERS, ids=lambda function: f"{function.__module__}.{function.__name__}")
-def test_private_text_stays_out_of_what_stops_a_driver(function: Any) -> None:
+def test_private_text_stays_out_of_what_stops_a_driver(function):
     with pytest.raises(RayPrivacyError, match=r"stopped with ValueError \(its text is withheld") as caught:
         function(*[_Rows() for _ in inspect.signature(function).parameters])
     assert SECRET not in "".join(traceback.format_exception(caught.value))

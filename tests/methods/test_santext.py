@@ -4,7 +4,6 @@ import json
 import signal
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from santext_bench import charges_of, ledger_of, santext_bench
 from small_jobs import joining
-from toy_bench import QUIET, SPOKEN, USERS, Bench
+from toy_bench import QUIET, SPOKEN, USERS
 from zygote import fork_command
 
 import rayprivacy as rp
@@ -29,36 +28,36 @@ MARK = "zqxjvk"
 
 
 @pytest.fixture
-def bench(tmp_path: Path, tiny_base: Path) -> Bench:
+def bench(tmp_path, tiny_base):
     return santext_bench(tmp_path, tiny_base)
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> Bench:
+def shared(tmp_path_factory, tiny_base):
     """A bench for tests that change nothing of its corpus; `finished` is its run."""
     return santext_bench(tmp_path_factory.mktemp("santext"), tiny_base)
 
 
 @pytest.fixture(scope="module")
-def finished(shared: Bench, local_ray: Path) -> Result:
+def finished(shared, local_ray):
     return shared.run("finished")
 
 
-def _run(bench: Bench, name: str, measured: bool = False, **overrides: Any) -> Result:
+def _run(bench, name, measured=False, **overrides):
     """A run with a ledger of its own, up to the certificate or its figures, without a report."""
     recipe = bench.load({"privacy.ledger": ledger_of(bench, name), **overrides})
     return Result(drive(method_of(recipe), recipe, bench.folder / name, console=QUIET, measured=measured).run.root)
 
 
-def _rows(result: Result) -> list[dict[str, Any]]:
+def _rows(result):
     return pq.read_table(result.path / "sanitized.parquet").to_pylist()
 
 
-def _bytes(result: Result) -> bytes:
+def _bytes(result):
     return (result.path / "sanitized.parquet").read_bytes()
 
 
-def _change(bench: Bench, column: str, values: list[str]) -> None:
+def _change(bench, column, values):
     """Put other values into the corpus, in turn."""
     table = pq.read_table(bench.folder / "talk.parquet")
     values = (values * len(table))[: len(table)]
@@ -66,7 +65,7 @@ def _change(bench: Bench, column: str, values: list[str]) -> None:
     pq.write_table(pa.table(known | {column: values}), bench.folder / "talk.parquet")
 
 
-def test_a_run_leaves_a_release_and_says_what_it_is_worth(shared: Bench, finished: Result) -> None:
+def test_a_run_leaves_a_release_and_says_what_it_is_worth(shared, finished):
     certificate, documents = finished.certificate, [row["document"] for row in _rows(finished)]
     assert len(documents) == USERS * 4
     assert documents == sorted(set(documents))
@@ -85,7 +84,7 @@ def test_a_run_leaves_a_release_and_says_what_it_is_worth(shared: Bench, finishe
         assert text.index("Epsilon of a document") < text.index(later)
 
 
-def test_the_report_shows_charts_and_attacks_and_shares_only_the_charts(finished: Result) -> None:
+def test_the_report_shows_charts_and_attacks_and_shares_only_the_charts(finished):
     page, inference = (finished.path / "report.html").read_text(), finished.metrics["inference"]
     assert SPOKEN not in page, "figures of private text, and never the text"
     pairs = (finished.path / "private" / "pairs.txt").read_text()
@@ -103,14 +102,14 @@ def test_the_report_shows_charts_and_attacks_and_shares_only_the_charts(finished
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_any_number_of_parts_writes_the_same_bytes(shared: Bench, finished: Result, parts: int) -> None:
+def test_any_number_of_parts_writes_the_same_bytes(shared, finished, parts):
     assert _bytes(_run(shared, f"parts{parts}", **{"resources.parts": parts})) == _bytes(finished)
 
 
 @pytest.mark.parametrize(
     ("key", "value"), [("sanitize.layout", "keep"), ("privacy.account", "other"), ("privacy.key", "other.key")]
 )
-def test_what_a_release_is_made_of_changes_its_coins(shared: Bench, finished: Result, key: str, value: str) -> None:
+def test_what_a_release_is_made_of_changes_its_coins(shared, finished, key, value):
     """Two draws from one coin would be worth more than two charges."""
     other = _run(shared, key, **{key: str(shared.folder / value) if key == "privacy.key" else value})
     assert {row["document"] for row in _rows(finished)}.isdisjoint(row["document"] for row in _rows(other))
@@ -124,10 +123,10 @@ CRASHES = {
 
 
 @pytest.mark.parametrize("crash", CRASHES)
-def test_a_dead_run_is_resumed(shared: Bench, finished: Result, monkeypatch: pytest.MonkeyPatch, crash: str) -> None:
+def test_a_dead_run_is_resumed(shared, finished, monkeypatch, crash):
     real = Path.replace
 
-    def die(*given: Any) -> Any:
+    def die(*given):
         if crash == "after the commit" and given[0].name != "unreleased-sanitized.parquet":
             return real(*given)
         raise KeyboardInterrupt
@@ -143,7 +142,7 @@ def test_a_dead_run_is_resumed(shared: Bench, finished: Result, monkeypatch: pyt
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_a_run_that_is_killed_is_resumed_by_another_process(shared: Bench, finished: Result) -> None:
+def test_a_run_that_is_killed_is_resumed_by_another_process(shared, finished):
     words = ["run", str(shared.recipe), "--out", str(shared.folder / "killed")]
     words += ["-o", f"privacy.ledger={ledger_of(shared, 'killed')}", "-o", "evaluation.attacked=0"]
     write = "lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
@@ -154,7 +153,7 @@ def test_a_run_that_is_killed_is_resumed_by_another_process(shared: Bench, finis
     assert charges_of(shared, "killed") == 1
 
 
-def test_another_epsilon_is_another_charge_and_a_full_account_refuses_it(bench: Bench) -> None:
+def test_another_epsilon_is_another_charge_and_a_full_account_refuses_it(bench):
     more = {"privacy.epsilon": rp.plan(bench.load()).epsilon * 1.5, "privacy.ledger": ledger_of(bench, "first")}
     _run(bench, "first", **more)
     with pytest.raises(rp.BudgetRefusedError):
@@ -165,12 +164,12 @@ def test_another_epsilon_is_another_charge_and_a_full_account_refuses_it(bench: 
 
 
 @pytest.mark.parametrize(("mechanism", "least"), [("santext", 0.97), ("randomized_response", 0.9999)])
-def test_without_keep_and_epsilon_the_budget_decides(bench: Bench, mechanism: str, least: float) -> None:
+def test_without_keep_and_epsilon_the_budget_decides(bench, mechanism, least):
     asked = {"sanitize.keep": None, "sanitize.plus": None, "sanitize.mechanism": mechanism, "privacy.epsilon": 800.0}
     assert least * 800 <= rp.plan(bench.load(asked)).epsilon <= 800
 
 
-def test_rare_words_leave_no_mark(bench: Bench) -> None:
+def test_rare_words_leave_no_mark(bench):
     _change(bench, "said", [f"{MARK}{at} write to {MARK}@mail.com" for at in range(USERS * 4)])
     result = bench.run(overrides={"evaluation.attacked": 0})
     for path in result.path.rglob("*"):
@@ -179,7 +178,7 @@ def test_rare_words_leave_no_mark(bench: Bench) -> None:
     assert all(MARK not in row["text"] and "@example.com" in row["text"] for row in _rows(result))
 
 
-def test_labels_are_copied_or_randomised_for_a_charge(bench: Bench) -> None:
+def test_labels_are_copied_or_randomised_for_a_charge(bench):
     _change(bench, "mood", ["glad", "sad"])
     copied = _run(bench, "copied", **{"corpus.labels": ["mood"]})
     assert sum(row["mood"] == "glad" for row in _rows(copied)) == USERS * 2
@@ -191,7 +190,7 @@ def test_labels_are_copied_or_randomised_for_a_charge(bench: Bench) -> None:
     assert more == pytest.approx(4 * 0.01)
 
 
-def test_a_file_without_users_keeps_equal_rows_apart(bench: Bench) -> None:
+def test_a_file_without_users_keeps_equal_rows_apart(bench):
     alone = {"corpus.user": None, "corpus.max_records_per_user": None, "privacy.unit": "record"}
     _change(bench, "said", ["the same text of the people"])
     rows = _rows(_run(bench, "alone", **alone))
@@ -200,7 +199,7 @@ def test_a_file_without_users_keeps_equal_rows_apart(bench: Bench) -> None:
     assert rp.plan(bench.load(alone)).epsilon < rp.plan(bench.load()).epsilon / 3.9
 
 
-def test_the_short_form_sanitises_one_file(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_short_form_sanitises_one_file(bench, capsys):
     source, out = bench.folder / "talk.parquet", bench.folder / "out.parquet"
     options = {"--text": "said", "--user": "who", "--max-records": "4", "--max-tokens": "8", "--words": "300"}
     options |= {"--ledger": f"sqlite:///{bench.folder}/l.db", "--key": str(bench.folder / "k")}
@@ -222,7 +221,7 @@ def test_the_short_form_sanitises_one_file(bench: Bench, capsys: pytest.CaptureF
     assert rp.load_recipe(run / "recipe.yaml").privacy.epsilon > 100
 
 
-def test_a_kept_bound_of_another_table_is_none(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_kept_bound_of_another_table_is_none(bench, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     rp.plan(bench.load())
     (path,) = (path for path in (tmp_path / "cache").rglob("noise/*") if "worst" in path.read_text())
@@ -233,9 +232,7 @@ def test_a_kept_bound_of_another_table_is_none(bench: Bench, monkeypatch: pytest
     assert bench.charges() == []
 
 
-def test_a_public_model_learns_to_read_sanitised_text_for_nothing(
-    shared: Bench, finished: Result, public_sentences: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_public_model_learns_to_read_sanitised_text_for_nothing(shared, finished, public_sentences, monkeypatch):
     monkeypatch.setattr("rayprivacy.methods.santext.pretraining.READER_BATCH", 8)
     monkeypatch.setattr("rayprivacy.methods.santext.pretraining.LEARNING_RATE", 1e-2)
     (shared.folder / "public.txt").write_text("\n".join(public_sentences * 6))
@@ -276,11 +273,11 @@ VOCABULARY = "the people was good bad end city null none true home bread soup te
 LENGTHS = [4, 4, 13, 2, 2, 0, 1, 1, 2, 2, 0, 3]
 
 
-def _words(text: str) -> int:
+def _words(text):
     return len(split(tidy(text))[0])
 
 
-def _shape(result: Result) -> dict[str, Any]:
+def _shape(result):
     """Everything that leaves, but for which words were drawn and the head of the ledger, which knows their digest."""
     rows = pq.read_table(result.path / "sanitized.parquet")
     certificate = json.loads((result.path / "certificate.json").read_text())
@@ -296,7 +293,7 @@ def _shape(result: Result) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("unit", ["user", "record"])
-def test_neighbours_leave_files_of_one_shape(bench: Bench, unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbours_leave_files_of_one_shape(bench, unit, monkeypatch):
     """The coins of two corpora have nothing to do with each other; here both have those of one."""
     assert [_words(row[2]) for row in ROWS] == [_words(row[3]) for row in ROWS] == LENGTHS
     monkeypatch.setattr(ShardManifest, "corpus_digest", lambda *_: "d" * 64)

@@ -1,7 +1,6 @@
 """SanText with the least that each of its settings allows: a whole run, or a sentence before anything is charged."""
 
 import math
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from annotated_types import Ge, Gt
 from santext_bench import charges_of, ledger_of, santext_bench
-from toy_bench import QUIET, USERS, Bench
+from toy_bench import QUIET, USERS
 
 import rayprivacy as rp
 from rayprivacy.api import Result
@@ -55,7 +54,7 @@ if find_spec("presidio_analyzer") is None:
     REFUSED["detector"] = r"^sanitize\.detector is 'presidio', which is not installed"
 
 
-def _fields(config: type[Config], block: str = "") -> Iterator[tuple[str, list[Any]]]:
+def _fields(config, block=""):
     """The settings of a block and of those inside it, each with its bounds."""
     for name, field in config.model_fields.items():
         yield block + name, list(field.metadata)
@@ -64,7 +63,7 @@ def _fields(config: type[Config], block: str = "") -> Iterator[tuple[str, list[A
                 yield from _fields(kind, f"{block}{name}.")
 
 
-def test_every_setting_is_tried_with_the_least_that_it_allows() -> None:
+def test_every_setting_is_tried_with_the_least_that_it_allows():
     """A setting that is new, or whose bound moves, is noticed here."""
     assert [name for name, _ in _fields(SanitizeConfig)] == list(LEAST)
     for name, bounds in _fields(SanitizeConfig):
@@ -77,7 +76,7 @@ def test_every_setting_is_tried_with_the_least_that_it_allows() -> None:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> Bench:
+def bench(tmp_path_factory, tiny_base):
     made = santext_bench(tmp_path_factory.mktemp("least"), tiny_base)
     table, moods = pq.read_table(made.folder / "talk.parquet"), ["glad", "sad", None] * (USERS * 4 // 3)
     pq.write_table(table.append_column("mood", [moods]), made.folder / "talk.parquet")
@@ -85,7 +84,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> Bench:
     return made
 
 
-def _run(bench: Bench, names: str) -> Result:
+def _run(bench, names):
     own = BASE | {key: value for name in names.split() for key, value in LEAST[name].items()}
     if "vectors_file" in own:
         own["vectors_file"] = str(bench.folder / own["vectors_file"])
@@ -95,7 +94,7 @@ def _run(bench: Bench, names: str) -> Result:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_the_least_of_some_settings_is_refused_before_an_account_is_opened(bench: Bench, name: str) -> None:
+def test_the_least_of_some_settings_is_refused_before_an_account_is_opened(bench, name):
     with pytest.raises(rp.ConfigError, match=REFUSED[name]):
         _run(bench, name)
     assert not (bench.folder / f"{name}.db").exists()
@@ -105,7 +104,7 @@ def test_the_least_of_some_settings_is_refused_before_an_account_is_opened(bench
     "names",
     [*DAILY, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in LEAST if name not in (*REFUSED, *DAILY))],
 )
-def test_the_least_that_a_setting_allows_runs_to_its_end(bench: Bench, names: str) -> None:
+def test_the_least_that_a_setting_allows_runs_to_its_end(bench, names):
     result = _run(bench, names)
     assert charges_of(bench, names) == 1
     assert len(pq.read_table(result.path / "sanitized.parquet")) == USERS * 4

@@ -1,7 +1,6 @@
 """The curves of what limits SeqPATE: each takes away one thing, and nothing where there is nothing to take."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("more", [[], ["teachers.kind=lora", "student.warm_steps=0"]])  # which start from the base
-def test_curves_meet_where_there_is_nothing_to_take(job: Any, monkeypatch: pytest.MonkeyPatch, more: list[str]) -> None:
+def test_curves_meet_where_there_is_nothing_to_take(job, monkeypatch, more):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     from seqpate_curves import curves
     from seqpate_table import bench

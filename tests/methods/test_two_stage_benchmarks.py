@@ -1,7 +1,7 @@
 """The benchmarks of two-stage generation, on files that are as small as can be: a row each, kept, and found again."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,12 +23,12 @@ Rows = Callable[..., Any]
 PARSER = {"steps": 60, "batch": 8, "max_tokens": 24, "learning_rate": 0.01}
 
 
-def _options(values: Sequence[str]) -> list[str]:
+def _options(values):
     return [word for value in values for word in ("-o", value)]
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(tmp_path, monkeypatch):
     """A folder for rows, beside the data."""
     pytest.importorskip("xgrammar")
     pytest.importorskip("sklearn")
@@ -38,10 +38,10 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def rows(work: Path, capsys: pytest.CaptureFixture[str]) -> Rows:
+def rows(work, capsys):
     """What a benchmark prints, without the public trees that have one function."""
 
-    def rows(benchmark: Callable[[list[str]], None], *words: str) -> Any:
+    def rows(benchmark, *words):
         places = ["--data", str(work.parent / "data"), "--work", str(work), "--missing", "Delete", "--json"]
         benchmark([*places, *words])
         return json.loads(capsys.readouterr().out)["rows"]
@@ -50,14 +50,14 @@ def rows(work: Path, capsys: pytest.CaptureFixture[str]) -> Rows:
 
 
 @pytest.fixture
-def runs(work: Path, local_ray: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def runs(work, local_ray, monkeypatch):
     """The folders of the recipes that were run: in this process, on its Ray."""
     import parser_e2e
     import two_stage_table
 
     names, watch = list[str](), SimpleNamespace(seen=[(0.0, 0.0)])  # as of `quickstart.Watch`
 
-    def run(recipe: Path, out: Path, overrides: list[str], isa: str = "native") -> tuple[float, Any]:
+    def run(recipe, out, overrides, isa="native"):
         names.append(out.name)
         done = command(["run", str(recipe), "--out", str(out), "--resume", *_options(overrides)], recipe.parent)
         assert done.returncode == 0, done.stderr
@@ -69,13 +69,13 @@ def runs(work: Path, local_ray: Path, monkeypatch: pytest.MonkeyPatch) -> list[s
     return names
 
 
-def _without_the_function(path: Path) -> bool:
+def _without_the_function(path):
     trees = pq.read_table(path)["lispress"].to_pylist()
     return bool(trees) and not any("Delete" in tree for tree in trees)
 
 
 @pytest.mark.parametrize("arm", ["1-stage", "2-stage"])
-def test_a_row_is_kept_and_found_again(work: Path, tiny_base: Path, rows: Rows, runs: list[str], arm: str) -> None:
+def test_a_row_is_kept_and_found_again(work, tiny_base, rows, runs, arm):
     from two_stage_table import main
 
     few = (f"model.base={tiny_base}", "generation.texts=12", *FEW, *(TWO if arm == "2-stage" else ONE))
@@ -94,7 +94,7 @@ def test_a_row_is_kept_and_found_again(work: Path, tiny_base: Path, rows: Rows, 
     assert f"model.base={tiny_base}" in row["settings"]
 
 
-def test_public_pairs_teach_no_missing_function(work: Path, tiny_base: Path, rows: Rows, one_thread: None) -> None:
+def test_public_pairs_teach_no_missing_function(work, tiny_base, rows, one_thread):
     from parser_e2e import main
 
     words = ["--base", str(tiny_base), "--parser", json.dumps(PARSER), "--arms", "public", "full"]
@@ -109,7 +109,7 @@ def test_public_pairs_teach_no_missing_function(work: Path, tiny_base: Path, row
     assert pq.read_schema(work / "without-Delete" / "private.parquet").names == ["dialogue_id", "user_utterance"]
 
 
-def test_annotations_lie_outside_of_the_runs(work: Path, tiny_base: Path, rows: Rows, runs: list[str]) -> None:
+def test_annotations_lie_outside_of_the_runs(work, tiny_base, rows, runs):
     from parser_e2e import main
 
     few = [each for each in FEW if each != "model.dtype=float32"]  # the base in another format: another parser

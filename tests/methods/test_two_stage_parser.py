@@ -29,19 +29,17 @@ Write = Callable[..., ParsingJob]
 
 
 @pytest.fixture
-def write(tmp_path: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+def write(tmp_path, tiny_base, monkeypatch):
     """Writes shards without trees: one part, and one held-out user; a parser that says how often it was asked."""
     path, asked = Path(known_key(tmp_path)), list[str]()
 
-    def read(utterance: str) -> str:
+    def read(utterance):
         asked.append(utterance)
         return "" if utterance == UNREADABLE else json.dumps({"intent": "Play", "slots": {"track": utterance[:8]}})
 
     monkeypatch.setattr(private_trees, "_parser", lambda job: read)
 
-    def write(
-        name: str, users: list[str], digest: str = "parser", texts: list[str] = SAID, config: str = "made"
-    ) -> ParsingJob:
+    def write(name, users, digest="parser", texts=SAID, config="made"):
         source = tmp_path / name
         source.mkdir(exist_ok=True)
         entries = [write_part(_rows(n, own, texts), n, load_key(path), source) for n, own in ((0, users), (-1, ["z"]))]
@@ -55,29 +53,29 @@ def write(tmp_path: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> W
     return write
 
 
-def _rows(shard: int, users: list[str], texts: list[str]) -> pa.Table:
+def _rows(shard, users, texts):
     kinds = {"shard": pa.int32(), "user": pa.string(), "record": pa.int32(), "text": pa.large_string()}
     rows = [(shard, user, at, text) for user in sorted(users) for at, text in enumerate(texts)]
     return pa.Table.from_pylist([dict(zip(kinds, row, strict=True)) for row in rows], schema=pa.schema(kinds))
 
 
-def _begun(job: ParsingJob) -> ShardManifest | None:
+def _begun(job):
     return begin(job, load_key(job.key_path))
 
 
-def _parsed(job: ParsingJob) -> ShardManifest:
+def _parsed(job):
     assert _begun(job) is None
     for part in (0, HOLDOUT):
         private_trees._parse_part(job, part)
     return finish(job, load_key(job.key_path))
 
 
-def _trees(job: ParsingJob) -> dict[tuple[str, int], str]:
+def _trees(job):
     rows = [row for part in (0, HOLDOUT) for row in read_part(job.out, part).to_pylist()]
     return {(row["user"], row["record"]): row["structure"] for row in rows}
 
 
-def test_each_record_has_the_tree_of_its_own_text_whoever_else_is_there(write: Write) -> None:
+def test_each_record_has_the_tree_of_its_own_text_whoever_else_is_there(write):
     job, more = write("one", ["bob", "cat"]), write("more", ["ann", "bob", "cat"])
     manifest = _parsed(job)
     _parsed(more)
@@ -92,7 +90,7 @@ def test_each_record_has_the_tree_of_its_own_text_whoever_else_is_there(write: W
     assert not job.notes.exists()
 
 
-def test_a_killed_task_goes_on_where_it_was(write: Write) -> None:
+def test_a_killed_task_goes_on_where_it_was(write):
     whole, job, asked = write("whole", ["bob"]), write("killed", ["bob"]), write.asked  # type: ignore[attr-defined]
     _parsed(whole)
     _begun(job)
@@ -111,7 +109,7 @@ def test_a_killed_task_goes_on_where_it_was(write: Write) -> None:
     assert asked == []
 
 
-def test_what_a_killed_task_noted_of_another_corpus_is_not_used(write: Write) -> None:
+def test_what_a_killed_task_noted_of_another_corpus_is_not_used(write):
     """Whoever deletes a user and resumes has other places for all later records."""
     killed = write("one", ["ann", "bob"], texts=["play a", "play b"])
     _begun(killed)
@@ -122,7 +120,7 @@ def test_what_a_killed_task_noted_of_another_corpus_is_not_used(write: Write) ->
     assert not job.notes.exists()
 
 
-def test_a_source_whose_time_stamp_alone_has_changed_is_not_read_again(write: Write) -> None:
+def test_a_source_whose_time_stamp_alone_has_changed_is_not_read_again(write):
     found, later = _parsed(write("one", ["bob"])), "made of the same rows, later"
     job = write("one", ["bob"], config=later)
     assert _begun(job) == found
@@ -132,7 +130,7 @@ def test_a_source_whose_time_stamp_alone_has_changed_is_not_read_again(write: Wr
     assert _begun(write("one", ["ann"], config=later)) is None
 
 
-def test_another_parser_makes_another_input_of_the_release(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_parser_makes_another_input_of_the_release(write, monkeypatch):
     job = write("one", ["bob"])
     key, first = load_key(job.key_path), _parsed(job)
     monkeypatch.setattr(private_trees, "_parser", lambda job: lambda utterance: "{}")
@@ -140,8 +138,8 @@ def test_another_parser_makes_another_input_of_the_release(write: Write, monkeyp
     assert other.corpus_digest(key) != first.corpus_digest(key)
 
 
-def test_an_error_around_private_text_quotes_none_of_it(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(utterance: str) -> str:
+def test_an_error_around_private_text_quotes_none_of_it(write, monkeypatch):
+    def broken(utterance):
         raise MemoryError(utterance)
 
     _begun(job := write("one", ["bob"]))
@@ -152,8 +150,8 @@ def test_an_error_around_private_text_quotes_none_of_it(write: Write, monkeypatc
     assert refused.value.__context__ is None
 
 
-def test_the_plan_shows_the_parser_and_charges_nothing_for_it() -> None:
-    def recipe(source: str) -> TwoStageRecipe:
+def test_the_plan_shows_the_parser_and_charges_nothing_for_it():
+    def recipe(source):
         return TwoStageRecipe.parse({"corpus": {"labels": []}, "parser": {"source": source}})
 
     plan = plan_run(recipe("public.parquet"))

@@ -28,15 +28,13 @@ from rayprivacy.runs.files import dump_recipe
 JOB = Path(__file__).parents[2] / "jobs" / "two_stage" / "smcalflow.yaml"
 
 
-def _recipe(**blocks: Any) -> TwoStageRecipe:
+def _recipe(**blocks):
     return TwoStageRecipe.parse(blocks)
 
 
 @pytest.mark.parametrize("composition", ["rdp", pytest.param("pld", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("ratio", [pytest.param(1.0, marks=pytest.mark.exhaustive), 1.7])
-def test_the_noise_is_the_least_with_which_both_stages_fit(
-    composition: str, ratio: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_noise_is_the_least_with_which_both_stages_fit(composition, ratio, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # it is found here and now
     privacy = {"epsilon": 3.0, "composition": composition, "ledger": f"sqlite:///{tmp_path}/ledger.db"}
     stages = {"trees": {"steps": 20}, "utterances": {"steps": 80}, "sigma_ratio": ratio}
@@ -53,7 +51,7 @@ def test_the_noise_is_the_least_with_which_both_stages_fit(
         open_account(less, plan_run(less))
 
 
-def test_both_stages_take_the_parts_of_edpsgd() -> None:
+def test_both_stages_take_the_parts_of_edpsgd():
     training = {"microbatches": 32, "chunk": 20}
     training |= {"noise_schedule": {"kind": "linear", "tau": 0.5, "steps_per_epoch": 20}}
     plan = plan_run(_recipe(privacy={"epsilon": 8.0}, training=training))
@@ -63,14 +61,14 @@ def test_both_stages_take_the_parts_of_edpsgd() -> None:
     assert not plan.as_published
 
 
-def test_the_noise_of_a_plan_is_that_of_the_calculator() -> None:
+def test_the_noise_of_a_plan_is_that_of_the_calculator():
     recipe = load_recipe(JOB, {"privacy.epsilon": 3.0})  # there is no such corpus: none is touched
     line = "epsilon two-stage --q1 .05 --steps1 20 --q2 .05 --steps2 80 --epsilon 3 --delta 1e-6 --json"
     (noise,) = set(json.loads(command(line.split(), JOB.parent).stdout)["noise"].values())
     assert [each.noise_multiplier for each in mechanisms(recipe).values()] == pytest.approx([noise] * 2, rel=1e-3)
 
 
-def test_the_certificate_will_say_what_the_paper_would_and_what_its_batches_cost() -> None:
+def test_the_certificate_will_say_what_the_paper_would_and_what_its_batches_cost():
     """Ten epochs of 133,584 texts in batches of 2,048, with what is exactly epsilon 8 if batches are sampled."""
     training = {"sampling_rate": 2048 / 133_584, "noise_multiplier": 0.63}
     stages = {"trees": {"steps": 130}, "utterances": {"steps": 520}}
@@ -81,7 +79,7 @@ def test_the_certificate_will_say_what_the_paper_would_and_what_its_batches_cost
     assert not plan_run(_recipe(privacy={"epsilon": 8.0}, training={"bands": 5, "chunk": 10})).as_published
 
 
-def test_the_release_id_moves_with_what_is_released() -> None:
+def test_the_release_id_moves_with_what_is_released():
     release, given = _recipe().release_id, {"method": "two_stage"}
     for same in ("resources.workers=2", "generation.texts=9", "evaluation.users=3", "stages.steps=100"):
         assert rp.load_recipe(given, [same]).release_id == release, same
@@ -94,8 +92,8 @@ def test_the_release_id_moves_with_what_is_released() -> None:
     assert len({release, *(rp.load_recipe(given, [other]).release_id for other in others)}) == 1 + len(others)
 
 
-def test_tokens_of_trees_weigh_less_and_less_and_those_of_utterances_alike() -> None:
-    def decays(**training: Any) -> list[float]:
+def test_tokens_of_trees_weigh_less_and_less_and_those_of_utterances_alike():
+    def decays(**training):
         return [_recipe(**training).training_of(stage).token_decay for stage in ("trees", "utterances")]
 
     assert decays() == decays(stages={"trees": {"steps": 7}}) == [0.75, 0.0]
@@ -104,11 +102,11 @@ def test_tokens_of_trees_weigh_less_and_less_and_those_of_utterances_alike() -> 
     assert decays(stages={"utterances": {"token_decay": 1.0}}) == [0.75, 1.0]
 
 
-def test_everything_public_is_the_same_for_neighbouring_corpora(tmp_path: Path, tiny_base: Path) -> None:
+def test_everything_public_is_the_same_for_neighbouring_corpora(tmp_path, tiny_base):
     """Grammar, bounds, prompts, noise and pretraining documents, to the byte, before and after a user joins."""
     pytest.importorskip("xgrammar")
 
-    def public() -> bytes:
+    def public():
         recipe = TwoStageRecipe.parse(small_recipe(tmp_path, tiny_base) | warm(tmp_path))
         check_inputs(recipe)
         parts = (parses_of(recipe), utterances_of(recipe), structure_of(recipe), pretraining_documents(recipe))
@@ -120,7 +118,7 @@ def test_everything_public_is_the_same_for_neighbouring_corpora(tmp_path: Path, 
     assert public() == before
 
 
-def test_public_pairs_become_a_document_for_each_model(tmp_path: Path) -> None:
+def test_public_pairs_become_a_document_for_each_model(tmp_path):
     write_corpus(tmp_path)
     source = str(tmp_path / "pub.parquet")
     documents = pretraining_documents(_recipe(pretrain={"source": source, "text": "said"}))
@@ -131,7 +129,7 @@ def test_public_pairs_become_a_document_for_each_model(tmp_path: Path) -> None:
         pretraining_documents(_recipe(pretrain={"source": source, "text": "says"}))
 
 
-def test_a_list_that_is_none_is_one_sentence(tmp_path: Path) -> None:
+def test_a_list_that_is_none_is_one_sentence(tmp_path):
     recipe = _recipe(parses={"grammar": "lispress", "functions": str(tmp_path / "api.txt")})
     for lines, says in (
         (None, "cannot be read"),
@@ -144,7 +142,7 @@ def test_a_list_that_is_none_is_one_sentence(tmp_path: Path) -> None:
             structure_of(recipe)
 
 
-def test_steps_together_are_divided_by_one_key(tmp_path: Path) -> None:
+def test_steps_together_are_divided_by_one_key(tmp_path):
     """And a resolved recipe, and so the release, is that of the same steps written out."""
     divided = _recipe(stages={"steps": 50, "trees": {"steps": 5}, "utterances": {"steps": 80, "learning_rate": 0.1}})
     written = _recipe(stages={"trees": {"steps": 5}, "utterances": {"steps": 45, "learning_rate": 0.1}})
@@ -153,14 +151,14 @@ def test_steps_together_are_divided_by_one_key(tmp_path: Path) -> None:
     assert load_recipe(tmp_path / "again.yaml") == divided
 
 
-def test_no_engine_is_made_ready_for_trees_that_are_all_drawn_under_masks(tmp_path: Path) -> None:
+def test_no_engine_is_made_ready_for_trees_that_are_all_drawn_under_masks(tmp_path):
     for generation, engine in (({}, "transformers"), ({"free_draws": 2}, "auto"), ({"constrained": False}, "auto")):
         recipe = _recipe(**warm(tmp_path), corpus={"labels": ["lispress"]}, generation={"texts": 12, **generation})
         writing = recipe.tree_writing
         assert (writing.engine, writing.max_tokens, writing.texts) == (engine, 64, 12)
 
 
-def test_no_text_may_hold_a_name_of_its_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_text_may_hold_a_name_of_its_tree(tmp_path, monkeypatch):
     asked, path = dict[str, Any](), tmp_path / "trees.parquet"
     pq.write_table(pa.table({"text": ["(Yield (Today))", "(Find (Recipient))", "(no tree"]}), path)
     context: Any = SimpleNamespace(run=SimpleNamespace(root=tmp_path, public=lambda name: path), recipe=_recipe())

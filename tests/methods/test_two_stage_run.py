@@ -2,9 +2,7 @@
 
 import json
 import signal
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,7 +24,7 @@ CHUNK = ["reserve", "start", "commit"]
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> Job:
+def done(tmp_path_factory, tiny_base, local_ray):
     """A run of which a worker was killed in its first training, and the whole job in its second; then resumed."""
     pytest.importorskip("xgrammar")
     folder = tmp_path_factory.mktemp("two_stage")
@@ -43,7 +41,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: P
 
 
 @pytest.mark.exhaustive
-def test_a_run_that_nobody_killed_ends_in_the_same_bytes_and_charges_nothing(done: Job) -> None:
+def test_a_run_that_nobody_killed_ends_in_the_same_bytes_and_charges_nothing(done):
     assert done.run("again").returncode == 0
     assert done.certificate("again") == done.certificate("out")
     for name in FILES:
@@ -51,7 +49,7 @@ def test_a_run_that_nobody_killed_ends_in_the_same_bytes_and_charges_nothing(don
     assert done.kinds() == ["create", *CHUNK * 5]
 
 
-def test_both_stages_are_charged_once_under_one_cap(done: Job) -> None:
+def test_both_stages_are_charged_once_under_one_cap(done):
     before = {name: (done.folder / "out" / name).read_bytes() for name in FILES}
     assert done.run("out", "--resume").returncode == 0
     assert {name: (done.folder / "out" / name).read_bytes() for name in FILES} == before
@@ -67,7 +65,7 @@ def test_both_stages_are_charged_once_under_one_cap(done: Job) -> None:
     assert any("grammar" in sentence for sentence in certificate["assumptions"])
 
 
-def test_every_tree_that_is_released_follows_the_grammar(done: Job) -> None:
+def test_every_tree_that_is_released_follows_the_grammar(done):
     table, figures = pq.read_table(done.folder / "out" / "synthetic.parquet"), done.metrics("out")["synthetic"]["trees"]
     assert table.column_names == ["text", "parse", "functions"]
     assert 0 < len(table) <= figures["written"] <= 12
@@ -82,7 +80,7 @@ def test_every_tree_that_is_released_follows_the_grammar(done: Job) -> None:
     assert figures["written"] - figures["free_draws_accepted"] <= figures["masked_draws"]
 
 
-def test_both_models_are_there_and_measured(done: Job) -> None:
+def test_both_models_are_there_and_measured(done):
     out, metrics = done.folder / "out", done.metrics("out")
     for folder in (out / "model", out / "model" / "parses"):
         model, tokenizer = (kind.from_pretrained(folder) for kind in (AutoModelForCausalLM, AutoTokenizer))
@@ -98,7 +96,7 @@ def test_both_models_are_there_and_measured(done: Job) -> None:
     assert 0 <= trees["function_distance"] < 0.5
 
 
-def test_the_report_shows_how_trees_were_drawn_and_nothing_private_leaves(done: Job) -> None:
+def test_the_report_shows_how_trees_were_drawn_and_nothing_private_leaves(done):
     out, drawn = done.folder / "out", "How parse trees were drawn"
     inside = ("Words and functions beside held-out text", "Share of each function")
     page = (out / "report.html").read_text()
@@ -112,7 +110,7 @@ def test_the_report_shows_how_trees_were_drawn_and_nothing_private_leaves(done: 
     assert (out / "private").stat().st_mode & 0o077 == 0
 
 
-def test_an_audit_attacks_both_models_and_flags_nothing(done: Job) -> None:
+def test_an_audit_attacks_both_models_and_flags_nothing(done):
     answer = done.call("audit", str(done.folder / "out"), "--json")
     assert answer.returncode == 0, answer.stderr
     assert not json.loads(answer.stdout)["verdict"]["flagged"]
@@ -124,7 +122,7 @@ def test_an_audit_attacks_both_models_and_flags_nothing(done: Job) -> None:
 
 
 @pytest.mark.exhaustive
-def test_without_warmth_it_is_the_published_method(tmp_path: Path, tiny_base: Path, local_ray: Path) -> None:
+def test_without_warmth_it_is_the_published_method(tmp_path, tiny_base, local_ray):
     job = small_job(tmp_path, tiny_base)
     assert job.run("out").returncode == 0
     figures = job.metrics("out")["synthetic"]["trees"]
@@ -136,7 +134,7 @@ SECRET = "my pin"
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("private", [True, False])
-def test_a_secret_needs_privacy_to_stay_inside(tmp_path: Path, tiny_base: Path, local_ray: Path, private: bool) -> None:
+def test_a_secret_needs_privacy_to_stay_inside(tmp_path, tiny_base, local_ray, private):
     """A literal that half of the people have in their trees, and no public tree has."""
     job = small_job(tmp_path, tiny_base, **warm(tmp_path))
     table = pq.read_table(tmp_path / "talk.parquet").to_pylist()
@@ -153,7 +151,7 @@ def test_a_secret_needs_privacy_to_stay_inside(tmp_path: Path, tiny_base: Path, 
 
 
 @pytest.fixture(scope="module")
-def requests(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> Job:
+def requests(tmp_path_factory, tiny_base, local_ray):
     """Requests whose structure is JSON, which a public parser reads off them."""
     pytest.importorskip("xgrammar")
     folder = tmp_path_factory.mktemp("requests")
@@ -171,11 +169,11 @@ def requests(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ra
     return job
 
 
-def _names(trees: Iterable[str]) -> set[str]:
+def _names(trees):
     return {name for tree in trees for name in names(tree, frozenset({"Play", "Stop"})) or ()}
 
 
-def test_every_structure_that_is_released_follows_the_schema(requests: Job) -> None:
+def test_every_structure_that_is_released_follows_the_schema(requests):
     rows = pq.read_table(requests.folder / "out" / "synthetic.parquet").to_pylist()
     figures = requests.metrics("out")["synthetic"]["trees"]
     assert len(rows) == figures["written"] > 6
@@ -187,7 +185,7 @@ def test_every_structure_that_is_released_follows_the_schema(requests: Job) -> N
         assert row["functions"] == " ".join(names(row["parse"], frozenset({"Play", "Stop"})) or ())
 
 
-def test_private_trees_are_what_the_parser_reads_and_stay_inside(requests: Job) -> None:
+def test_private_trees_are_what_the_parser_reads_and_stay_inside(requests):
     out = requests.folder / "out"
     gold = {row["said"]: row["structure"] for row in pq.read_table(requests.folder / "requests.parquet").to_pylist()}
     parts = sorted((out / "private" / "shards").glob("*.parquet"))
@@ -205,7 +203,7 @@ def test_private_trees_are_what_the_parser_reads_and_stay_inside(requests: Job) 
     assert not list(out.glob("private/parsing/*"))
 
 
-def test_figures_count_keys_and_intents_of_json(requests: Job) -> None:
+def test_figures_count_keys_and_intents_of_json(requests):
     trees, out = requests.metrics("out")["trees"], requests.folder / "out"
     assert not trees["releasable"]
     written = _names(pq.read_table(out / "synthetic.parquet")["parse"].to_pylist())
@@ -219,7 +217,7 @@ def test_figures_count_keys_and_intents_of_json(requests: Job) -> None:
     assert "Share of each function" in (out / "report.html").read_text()
 
 
-def test_the_packaged_corpus_has_a_schema(tmp_path: Path, tiny_backbone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_packaged_corpus_has_a_schema(tmp_path, tiny_backbone, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     import snips
 

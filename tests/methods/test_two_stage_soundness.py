@@ -1,10 +1,8 @@
 """The guarantee of two-stage generation on its own path: rows, readings, clipping and streams of both stages."""
 
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +18,7 @@ from rayprivacy.blocks.steps import Training
 from rayprivacy.core.keys import Key
 from rayprivacy.corpus.manifest import FileEntry, ShardManifest, write_part
 from rayprivacy.corpus.users import Dropped
-from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
+from rayprivacy.dpsgd.batches import Document, physical_batches
 from rayprivacy.dpsgd.clipping import BookKeeping, Clipping
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.dpsgd.noise import KeyedNoise
@@ -56,7 +54,7 @@ ADVERSARIES = {
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> TwoStageRecipe:
+def recipe(tmp_path_factory, tiny_base):
     """Equal steps, rates and noise in both stages: nothing but their names tells them apart."""
     folder = tmp_path_factory.mktemp("two_stage")
     write_corpus(folder, users=2)
@@ -64,7 +62,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> TwoStag
     return TwoStageRecipe.parse(small_recipe(folder, tiny_base) | {"stages": stages})
 
 
-def _streams(recipe: TwoStageRecipe) -> list[str]:
+def _streams(recipe):
     """The names of both streams, as a run makes them."""
     plan = method_of(recipe).planned(recipe)
     run = Run.open(Path(recipe.corpus.source).parent / "run", recipe, resume=True, console=Console(quiet=True))
@@ -76,7 +74,7 @@ def _streams(recipe: TwoStageRecipe) -> list[str]:
         return [training._named(context, name, trained).stream for name in (PARSES, UTTERANCES)]
 
 
-def test_the_stages_share_neither_coins_nor_noise(recipe: TwoStageRecipe) -> None:
+def test_the_stages_share_neither_coins_nor_noise(recipe):
     found, streams = mechanisms(recipe), _streams(recipe)
     assert found[PARSES] == found[UTTERANCES]
     first, second = (KeyedNoise(KEY, stream).normal(0, "weight", 0, COORDINATES).numpy() for stream in streams)
@@ -89,16 +87,14 @@ def test_the_stages_share_neither_coins_nor_noise(recipe: TwoStageRecipe) -> Non
     assert stats.binomtest(agree, users, rate**2 + (1 - rate) ** 2).pvalue > 1e-4
 
 
-def _coins(stream: str, rate: float, users: int) -> Any:
+def _coins(stream, rate, users):
     units = [Unit(unit_tag(KEY, "user", user), (Document(np.array([0, user], np.int32), 1),)) for user in range(users)]
     taking = {int(documents[0].ids[1]) for documents in PoissonSampler(KEY, stream, rate, units, 1).sample(0)}
     return np.isin(np.arange(users), list(taking))
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_one_more_user_moves_the_sum_by_at_most_the_norm(
-    recipe: TwoStageRecipe, tiny_backbone: Any, tmp_path: Path, stage: str
-) -> None:
+def test_one_more_user_moves_the_sum_by_at_most_the_norm(recipe, tiny_backbone, tmp_path, stage):
     """Whatever the tree and the text of the user are, and however long: noise off, everything else as in a run."""
     total = _summed(recipe, tiny_backbone, stage, tmp_path)
     others = [("bob", *pairs(4, 2)[0]), ("cat", *pairs(4, 2)[1])]
@@ -115,17 +111,17 @@ KINDS["lispress"] = pa.string()
 Row = tuple[str, str, str | None]  # user, text and tree
 
 
-def _summed(recipe: TwoStageRecipe, backbone: Any, stage: str, folder: Path) -> Callable[[list[Row]], torch.Tensor]:
+def _summed(recipe, backbone, stage, folder):
     """The clipped sum of a step that everybody takes part in, from rows."""
     model, (never,) = trainable(backbone, AdapterConfig(rank=4)), backbone.tokenizer.encode(UNKNOWN)
     clipped = BookKeeping(model, Clipping(NORM, "flat", False))
     reading = parses_of(recipe) if stage == "trees" else utterances_of(recipe)
 
-    def losses(batch: Batch) -> torch.Tensor:
+    def losses(batch):
         broken = (batch.ids == never).any(1)
         return row_losses(model, batch) * torch.where(broken, torch.nan, 1.0)
 
-    def total(rows: list[Row]) -> torch.Tensor:
+    def total(rows):
         made = [dict(zip(KINDS, (0, user, 0, text, tree), strict=True)) for user, text, tree in sorted(rows)]
         write_part(pa.Table.from_pylist(made, schema=pa.schema(KINDS)), 0, KEY, folder)
         units = read_units(folder, [0], backbone, KEY, reading)

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +32,7 @@ UNITS: list[dict[str, Any]] = [{}, RECORD, PHRASE]
 SECRETS = ["my mat", "Soup-with-bread"]
 
 
-def test_every_unit_and_bound_is_another_release_and_a_written_recipe_is_the_same(tmp_path: Path) -> None:
+def test_every_unit_and_bound_is_another_release_and_a_written_recipe_is_the_same(tmp_path):
     wider = {**PHRASE, "corpus": {**PHRASE["corpus"], "max_shards_per_phrase": 4}}
     recipes = [SeqPateRecipe.parse(data) for data in (*UNITS, wider)]
     assert len({recipe.release_id for recipe in recipes}) == 4
@@ -45,7 +44,7 @@ def test_every_unit_and_bound_is_another_release_and_a_written_recipe_is_the_sam
 
 
 @pytest.mark.parametrize(("data", "unit", "shards"), list(zip(UNITS, PrivacyUnit, (1, 1, 3), strict=True)))
-def test_the_mechanism_carries_unit_and_bound(data: dict[str, Any], unit: PrivacyUnit, shards: int) -> None:
+def test_the_mechanism_carries_unit_and_bound(data, unit, shards):
     mechanism, users = (mechanism_of(SeqPateRecipe.parse({"votes": {"clip": 0.2}, **own}), GATE) for own in (data, {}))
     assert mechanism.protection.unit is mechanism.unit is unit
     assert mechanism.sensitivity == shards * users.sensitivity
@@ -53,7 +52,7 @@ def test_the_mechanism_carries_unit_and_bound(data: dict[str, Any], unit: Privac
     assert mechanism.noise_std_grid == pytest.approx(shards * users.noise_std_grid)
 
 
-def test_phrases_that_overlap_are_refused_before_an_account_is_opened(tmp_path: Path) -> None:
+def test_phrases_that_overlap_are_refused_before_an_account_is_opened(tmp_path):
     (tmp_path / "names.txt").write_text("secret one\none secret\n")
     blocks = {"privacy.ledger": f"sqlite:///{tmp_path}/ledger.db", "corpus.phrases": str(tmp_path / "names.txt")}
     recipe = rp.load_recipe({"method": "seqpate", **PHRASE}, blocks)
@@ -63,7 +62,7 @@ def test_phrases_that_overlap_are_refused_before_an_account_is_opened(tmp_path: 
     assert not (tmp_path / "ledger.db").exists()
 
 
-def test_the_costs_of_phrases_are_counted_in_shards_and_stay_in_the_house(tmp_path: Path) -> None:
+def test_the_costs_of_phrases_are_counted_in_shards_and_stay_in_the_house(tmp_path):
     key, recipe = Key.for_tests(), SeqPateRecipe.parse({**PHRASE, "teachers": {"count": 4}, "votes": {"queries": 100}})
     layout = Layout(CorpusConfig(**PHRASE["corpus"]), 4, 2, PrivacyUnit.PHRASE)
     texts = {HOLDOUT: ["ann lee"], 0: ["ann lee", "Ann Lee!", "york"], 1: ["x"], 2: ["Ann-Lee"], 3: ["ann"]}
@@ -87,7 +86,7 @@ def test_the_costs_of_phrases_are_counted_in_shards_and_stay_in_the_house(tmp_pa
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_records_end_to_end(job: Any) -> None:
+def test_records_end_to_end(job):
     done = job.run("first", "-o", "privacy.unit=record", "-o", "corpus.max_records_per_user=null")
     assert done.returncode == 0, done.stderr
     certificate = job.certificate("first")
@@ -100,7 +99,7 @@ def test_records_end_to_end(job: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_phrases_end_to_end(job: Any) -> None:
+def test_phrases_end_to_end(job):
     names, out = job.folder / "names.txt", job.folder / "first"
     names.write_text("\n".join(SECRETS))
     unit = [f"corpus.phrases={names}", "corpus.max_shards_per_phrase=3", "privacy.unit=phrase"]

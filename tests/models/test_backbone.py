@@ -7,9 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import gguf
 import pytest
@@ -23,7 +20,7 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.dpsgd.units import Reading, documents_of
 from rayprivacy.models import backbone as module
 from rayprivacy.models import sources
-from rayprivacy.models.backbone import FORMATS, Backbone, fast_format, load_backbone, model_digest, speed
+from rayprivacy.models.backbone import FORMATS, fast_format, load_backbone, model_digest, speed
 from rayprivacy.models.pretraining import Objective, fit, pretrained
 from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.save import save_model
@@ -36,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 
 
-def test_a_document_is_cut_between_start_and_end(tiny_backbone: Backbone) -> None:
+def test_a_document_is_cut_between_start_and_end(tiny_backbone):
     text, start, end = "we should meet tomorrow at the station", tiny_backbone.start, tiny_backbone.end
     ids = tiny_backbone.tokenizer.encode(text, add_special_tokens=False)
     for most in (0, 1, 3):
@@ -58,7 +55,7 @@ def test_a_document_is_cut_between_start_and_end(tiny_backbone: Backbone) -> Non
     assert tiny_backbone.head.shape == (400, tiny_backbone.width) == (400, 64)
 
 
-def test_the_length_of_a_private_text_is_in_no_log(tiny_base: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_length_of_a_private_text_is_in_no_log(tiny_base, caplog):
     backbone = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
     backbone.tokenizer.model_max_length, text = 16, "hello how are you today " * 20
     transformers = logging.getLogger("transformers")
@@ -75,7 +72,7 @@ def test_the_length_of_a_private_text_is_in_no_log(tiny_base: Path, caplog: pyte
         transformers.removeHandler(caplog.handler)
 
 
-def test_the_digest_names_the_weights(tiny_backbone: Backbone, tiny_base: Path, tmp_path: Path) -> None:
+def test_the_digest_names_the_weights(tiny_backbone, tiny_base, tmp_path):
     again = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
     assert again.digest == tiny_backbone.digest
     model = AutoModelForCausalLM.from_pretrained(tiny_base)
@@ -86,9 +83,7 @@ def test_the_digest_names_the_weights(tiny_backbone: Backbone, tiny_base: Path, 
     assert load_backbone(ModelConfig(base=str(tmp_path), dtype="float32")).digest != tiny_backbone.digest
 
 
-def test_a_base_that_is_missing_or_unreadable_is_one_sentence_and_leaves_nothing_in_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_base_that_is_missing_or_unreadable_is_one_sentence_and_leaves_nothing_in_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "broken.gguf").write_bytes(b"not a GGUF file")
     for base, says in (
@@ -109,7 +104,7 @@ def test_a_base_that_is_missing_or_unreadable_is_one_sentence_and_leaves_nothing
 
 
 @pytest.mark.parametrize("missing", ["bos_token", "eos_token"])
-def test_a_text_needs_an_end_and_may_start_with_it(missing: str, tiny_base: Path, tmp_path: Path) -> None:
+def test_a_text_needs_an_end_and_may_start_with_it(missing, tiny_base, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(tiny_base)
     setattr(tokenizer, missing, None)
     AutoModelForCausalLM.from_pretrained(tiny_base).save_pretrained(tmp_path)
@@ -127,16 +122,16 @@ def test_a_text_needs_an_end_and_may_start_with_it(missing: str, tiny_base: Path
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "rayprivacy" / "number-format"
 
 
-def _speeds(monkeypatch: pytest.MonkeyPatch, bfloat16: float, float32: float) -> None:
+def _speeds(monkeypatch, bfloat16, float32):
     monkeypatch.setattr(module, "speed", {"bfloat16": bfloat16, "float32": float32}.__getitem__)
 
 
-def test_bfloat16_must_be_clearly_faster_and_the_answer_is_kept(cache: Path, tiny_base: Path, monkeypatch: Any) -> None:
+def test_bfloat16_must_be_clearly_faster_and_the_answer_is_kept(cache, tiny_base, monkeypatch):
     _speeds(monkeypatch, 1.1, 1.0)
     assert fast_format() == "float32"
     _speeds(monkeypatch, 6.0, 1.0)
@@ -155,14 +150,14 @@ def test_bfloat16_must_be_clearly_faster_and_the_answer_is_kept(cache: Path, tin
 
 
 @pytest.mark.exhaustive
-def test_without_instructions_for_bfloat16_it_is_float32(cache: Path) -> None:
+def test_without_instructions_for_bfloat16_it_is_float32(cache):
     code = "from rayprivacy.models.backbone import fast_format; print(fast_format())"
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | AVX2, capture_output=True, text=True)
     assert done.stdout.strip() == "float32", done.stderr
     assert all(1e8 < speed(name) < 1e14 for name in FORMATS), "products are really computed"
 
 
-def test_a_directory_tells_its_size(tiny_base: Path, tiny_backbone: Backbone, tmp_path: Path) -> None:
+def test_a_directory_tells_its_size(tiny_base, tiny_backbone, tmp_path):
     parameters = sum(weight.numel() for weight in tiny_backbone.model.parameters())
     assert size_of(str(tiny_base)) == ModelSize(parameters, *tiny_backbone.head.shape, layers=2)
     layers = 30 * (576 * (576 + 2 * 192 + 576) + 3 * 576 * 1536 + 2 * 576)
@@ -178,7 +173,7 @@ def test_a_directory_tells_its_size(tiny_base: Path, tiny_backbone: Backbone, tm
 
 
 @pytest.mark.parametrize("layers", [None, 1, 2])
-def test_a_tagger_is_as_large_as_its_layers_and_heads(tiny_base: Path, layers: int | None) -> None:
+def test_a_tagger_is_as_large_as_its_layers_and_heads(tiny_base, layers):
     names = {"intents": ("eat",), "slots": ("food", "place"), "dtype": "float32"}
     config = TaggerConfig(base=str(tiny_base), layers=layers, **names)
     backbone = load_backbone(config)
@@ -194,9 +189,7 @@ def test_a_tagger_is_as_large_as_its_layers_and_heads(tiny_base: Path, layers: i
 CONFIG = PretrainConfig(source="public", steps=12, batch=4, max_tokens=32, learning_rate=3e-3)
 
 
-def test_all_weights_learn_and_equal_inputs_give_equal_bits(
-    tiny_backbone: Backbone, public_sentences: Any, tiny_base: Path
-) -> None:
+def test_all_weights_learn_and_equal_inputs_give_equal_bits(tiny_backbone, public_sentences, tiny_base):
     before, told = tiny_backbone.digest, list[int]()
     model, figures = pretrained(tiny_backbone, public_sentences * 4, CONFIG, 8, told.append)
     assert told == list(range(1, 13))
@@ -220,12 +213,12 @@ def test_all_weights_learn_and_equal_inputs_give_equal_bits(
             pretrained(tiny_backbone, public_sentences, CONFIG.model_copy(update=change), 8, nobody)
 
 
-def test_a_text_that_goes_on_does_not_teach_to_end(tiny_backbone: Backbone, public_sentences: list[str]) -> None:
+def test_a_text_that_goes_on_does_not_teach_to_end(tiny_backbone, public_sentences):
     whole = [tiny_backbone.document(text, 60) for text in public_sentences * 4]
     cut = [[token for token in document if token != tiny_backbone.end] for document in whole]
     config = CONFIG.model_copy(update={"steps": 30, "max_tokens": 64})
 
-    def ends(documents: list[list[int]]) -> float:
+    def ends(documents):
         """How likely the end is behind the last token of a text."""
         model, _ = pretrained(tiny_backbone, documents, config, 8, nobody)
         with torch.no_grad():
@@ -237,8 +230,8 @@ def test_a_text_that_goes_on_does_not_teach_to_end(tiny_backbone: Backbone, publ
 
 
 def test_a_kept_model_is_the_same_input_and_rows_in_a_call_change_rounding_alone(
-    tiny_backbone: Backbone, public_sentences: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tiny_backbone, public_sentences, tmp_path, monkeypatch
+):
     """A run that is repeated in another directory is served from the ledger."""
     once = CONFIG.model_copy(update={"steps": 1})
     one, _ = pretrained(tiny_backbone, public_sentences, once, 8, nobody)
@@ -255,11 +248,11 @@ def test_a_kept_model_is_the_same_input_and_rows_in_a_call_change_rounding_alone
 RATE, STEPS = 0.01, 10
 
 
-def _loss(model: Any, slopes: Sequence[float]) -> torch.Tensor:
+def _loss(model, slopes):
     return model.weight.sum() * sum(slopes)
 
 
-def _moved(slopes: Sequence[float], guarded_steps: int | None) -> float:
+def _moved(slopes, guarded_steps):
     """How far a weight moves against slopes of its loss, a step each."""
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.zeros_(model.weight)
@@ -269,7 +262,7 @@ def _moved(slopes: Sequence[float], guarded_steps: int | None) -> float:
     return -model.weight.item()
 
 
-def test_the_learning_rate_falls_linearly_and_large_gradients_are_cut() -> None:
+def test_the_learning_rate_falls_linearly_and_large_gradients_are_cut():
     assert _moved([1.0] * STEPS, None) == pytest.approx(RATE * STEPS, rel=0.01)
     assert _moved([1.0] * STEPS, STEPS) == pytest.approx(RATE * (STEPS + 1) / 2, rel=0.01)
     # A batch of a large gradient counts for no more than one of norm 1.
@@ -286,7 +279,7 @@ NAMES |= {f"{part}_proj": f"attn_{part}" for part in "qkv"} | {f"{part}_proj": f
 
 
 @pytest.fixture
-def bars() -> Iterator[None]:
+def bars():
     """Progress bars of transformers are on, as in a fresh process."""
     shown = hf_logging.is_progress_bar_enabled()
     hf_logging.enable_progress_bar()
@@ -296,7 +289,7 @@ def bars() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def tiny_gguf(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_gguf(tiny_base, tmp_path_factory):
     """`tiny_base` as a GGUF file."""
     out = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
     tokenizer = json.loads((tiny_base / "tokenizer.json").read_text())["model"]
@@ -322,7 +315,7 @@ def tiny_gguf(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.mark.usefixtures("bars")
-def test_a_gguf_base_has_no_bar(tiny_gguf: Path, tiny_base: Path, tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
+def test_a_gguf_base_has_no_bar(tiny_gguf, tiny_base, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     base = load_backbone(ModelConfig(base=str(tiny_gguf), dtype="float32"))
     save_model(base.model, base.tokenizer, tmp_path / "model", "a release", "How.")

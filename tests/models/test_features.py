@@ -2,10 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,9 +14,8 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.evaluation.language import row_nll
 from rayprivacy.methods.seqpate.students import adapted_model
 from rayprivacy.models import adapters
-from rayprivacy.models.adapters import Basis, HeadAdapter, public_basis
-from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import PAD, Encoded, Features, Row, encode, layout, pack, side_by_side
+from rayprivacy.models.adapters import HeadAdapter, public_basis
+from rayprivacy.models.features import PAD, Encoded, Features, encode, layout, pack, side_by_side
 from rayprivacy.models.layers import ARCHITECTURES, lower_trunk, upper_trunk
 from rayprivacy.models.save import save_model
 
@@ -27,11 +23,11 @@ FIRST = "what do you like to eat for dinner"
 SECOND = "the way to the library"
 
 
-def _documents(row: Row) -> list[list[int]]:
+def _documents(row):
     return [row.ids[row.segment == number].tolist() for number in range(int(row.segment.max()) + 1)]
 
 
-def _hidden(backbone: Backbone, row: Row) -> torch.Tensor:
+def _hidden(backbone, row):
     """The trunk's hidden states before they are rounded to bfloat16."""
     kept: list[torch.Tensor] = []
     trunk = backbone.model.base_model
@@ -42,7 +38,7 @@ def _hidden(backbone: Backbone, row: Row) -> torch.Tensor:
 
 
 @pytest.fixture
-def pair(tiny_backbone: Backbone) -> list[list[int]]:
+def pair(tiny_backbone):
     return [tiny_backbone.document(text, 40) for text in (FIRST, SECOND)]
 
 
@@ -50,7 +46,7 @@ documents = st.lists(st.lists(st.integers(1, 399), min_size=1, max_size=20), max
 
 
 @given(documents, st.integers(1, 24), st.integers(1, 6))
-def test_pack_keeps_whole_documents_in_fixed_rows(docs: list[list[int]], row_tokens: int, max_rows: int) -> None:
+def test_pack_keeps_whole_documents_in_fixed_rows(docs, row_tokens, max_rows):
     rows = pack(docs, row_tokens, max_rows)
     assert len(rows) <= max_rows
     cut = sorted(tuple(document[:row_tokens]) for document in docs)
@@ -72,7 +68,7 @@ def test_pack_keeps_whole_documents_in_fixed_rows(docs: list[list[int]], row_tok
 
 
 @given(documents, st.integers(1, 24))
-def test_positions_masks_and_predictions_stay_inside_a_document(docs: list[list[int]], row_tokens: int) -> None:
+def test_positions_masks_and_predictions_stay_inside_a_document(docs, row_tokens):
     for row in pack(docs, row_tokens, 4):
         expected_positions = [place for document in _documents(row) for place in range(len(document))]
         assert row.positions[: len(expected_positions)].tolist() == expected_positions
@@ -86,7 +82,7 @@ def test_positions_masks_and_predictions_stay_inside_a_document(docs: list[list[
             assert row.segment[i] == row.segment[i + 1] != PAD
 
 
-def test_hidden_states_of_a_document_are_the_same_alone_and_packed_second(tiny_backbone: Backbone, pair: Any) -> None:
+def test_hidden_states_of_a_document_are_the_same_alone_and_packed_second(tiny_backbone, pair):
     first, second = pair
     (alone,) = pack([second], 64, 1)
     (packed,) = pack([first, second], 64, 1)
@@ -98,7 +94,7 @@ def test_hidden_states_of_a_document_are_the_same_alone_and_packed_second(tiny_b
     assert (before - unpacked).abs().max() < 1e-4, "the packed trunk is the model's own forward pass"
 
 
-def test_hidden_states_depend_on_no_neighbour_in_the_row_and_no_future(tiny_backbone: Backbone, pair: Any) -> None:
+def test_hidden_states_depend_on_no_neighbour_in_the_row_and_no_future(tiny_backbone, pair):
     first, second = pair
     other = [7 + token % 100 for token in first]
     (row,), (changed,) = pack([first, second], 64, 1), pack([other, second], 64, 1)
@@ -120,7 +116,7 @@ def test_hidden_states_depend_on_no_neighbour_in_the_row_and_no_future(tiny_back
     assert torch.equal(features.hidden, hidden[kept].bfloat16())
 
 
-def test_a_call_ends_where_its_longest_row_does(tiny_backbone: Backbone, pair: Any) -> None:
+def test_a_call_ends_where_its_longest_row_does(tiny_backbone, pair):
     first, second = pair
     asked: list[tuple[int, ...]] = []
     trunk = tiny_backbone.model.base_model
@@ -148,7 +144,7 @@ def test_a_call_ends_where_its_longest_row_does(tiny_backbone: Backbone, pair: A
 LAYERS = 4
 
 
-def _random_base(architecture: str, dtype: torch.dtype, like: Backbone) -> Backbone:
+def _random_base(architecture, dtype, like):
     shape = {"vocab_size": 400, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": LAYERS}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
     config = AutoConfig.for_model(architecture, **shape, **heads)
@@ -159,7 +155,7 @@ def _random_base(architecture: str, dtype: torch.dtype, like: Backbone) -> Backb
 
 
 @torch.no_grad()
-def _put_together(backbone: Backbone, cut: int, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+def _put_together(backbone, cut, inputs):
     below = lower_trunk(backbone, cut)(**inputs, use_cache=False).last_hidden_state
     rest = {name: value for name, value in inputs.items() if name != "input_ids"}
     states: torch.Tensor = upper_trunk(backbone, cut)(inputs_embeds=below, **rest, use_cache=False).last_hidden_state
@@ -169,9 +165,7 @@ def _put_together(backbone: Backbone, cut: int, inputs: dict[str, torch.Tensor])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("cut", range(LAYERS + 1))
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_parts_are_the_whole(
-    architecture: str, cut: int, dtype: torch.dtype, tiny_backbone: Backbone, public_sentences: list[str]
-) -> None:
+def test_the_parts_are_the_whole(architecture, cut, dtype, tiny_backbone, public_sentences):
     backbone = _random_base(architecture, dtype, tiny_backbone)
     rows = pack([backbone.document(text, 30) for text in public_sentences], 64, 8)
     inputs = {"input_ids": torch.stack([row.ids for row in rows]), **layout(rows, dtype, torch.device("cpu"))}
@@ -181,7 +175,7 @@ def test_the_parts_are_the_whole(
     assert torch.equal(_put_together(backbone, cut, inputs), whole)
 
 
-def test_the_parts_share_the_weights_and_not_the_structure(tiny_backbone: Backbone) -> None:
+def test_the_parts_share_the_weights_and_not_the_structure(tiny_backbone):
     whole = tiny_backbone.model.base_model
     before = tiny_backbone.model.config.to_json_string()
     lower, upper = lower_trunk(tiny_backbone, 1), upper_trunk(tiny_backbone, 1)
@@ -202,20 +196,18 @@ def test_the_parts_share_the_weights_and_not_the_structure(tiny_backbone: Backbo
         lower_trunk(other, 0)
 
 
-def _random(basis: Basis, rank_in: int, rank_out: int) -> HeadAdapter:
+def _random(basis, rank_in, rank_out):
     draw = torch.Generator().manual_seed(rank_in * 1000 + rank_out)
     return HeadAdapter(basis, torch.randn(rank_in, rank_out, generator=draw) * 0.5)
 
 
-def _logits(model: object, ids: list[int]) -> torch.Tensor:
+def _logits(model, ids):
     with torch.no_grad():
         return model(torch.tensor([ids])).logits[0]  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(("rank_in", "rank_out"), [(1, 1), (3, 16), (16, 3)])
-def test_the_folded_head_gives_the_logits_of_the_formula(
-    tiny_backbone: Backbone, tiny_features: Features, tiny_basis: Basis, rank_in: int, rank_out: int
-) -> None:
+def test_the_folded_head_gives_the_logits_of_the_formula(tiny_backbone, tiny_features, tiny_basis, rank_in, rank_out):
     adapter = _random(tiny_basis, rank_in, rank_out)
     hidden, P, S = tiny_features.hidden.float(), tiny_basis.inward[:, :rank_in], tiny_basis.outward[:rank_out]
     adapted = adapter(hidden) @ tiny_backbone.head.T
@@ -227,7 +219,7 @@ def test_the_folded_head_gives_the_logits_of_the_formula(
     assert torch.equal(zeros.fold(tiny_backbone.head), tiny_backbone.head)
 
 
-def test_bases_have_their_properties(tiny_backbone: Backbone, tiny_features: Features, tiny_basis: Basis) -> None:
+def test_bases_have_their_properties(tiny_backbone, tiny_features, tiny_basis):
     assert (tiny_basis.outward @ tiny_basis.outward.T - torch.eye(16)).abs().max() < 1e-4
     white = tiny_features.hidden.float() @ tiny_basis.inward
     assert (white.T @ white / len(white) - torch.eye(16)).abs().max() < 1e-3
@@ -249,9 +241,7 @@ def test_bases_have_their_properties(tiny_backbone: Backbone, tiny_features: Fea
         assert {tiny_backbone.start, tiny_backbone.end} <= set(tokens.tolist())
 
 
-def test_a_saved_student_replaces_an_older_one_and_loads_the_same(
-    tiny_backbone: Backbone, tiny_features: Features, tiny_basis: Basis, tmp_path: Path
-) -> None:
+def test_a_saved_student_replaces_an_older_one_and_loads_the_same(tiny_backbone, tiny_features, tiny_basis, tmp_path):
     adapter = _random(tiny_basis, 8, 16)
     ids = tiny_backbone.document("could you tell me the way to the market please", 40)
     before = _logits(tiny_backbone.model, ids)
@@ -278,7 +268,7 @@ def test_a_saved_student_replaces_an_older_one_and_loads_the_same(
 
 
 @pytest.fixture
-def two_threads() -> Iterator[None]:
+def two_threads():
     """What a process has that Ray did not start: no piece may notice."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -289,7 +279,7 @@ def two_threads() -> Iterator[None]:
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("positions", [0, 1, adapters.BLOCK + 3])
 @pytest.mark.parametrize("vocabulary", [adapters.PIECES - 1, 101])
-def test_the_loss_and_its_gradient_are_those_of_torch(positions: int, vocabulary: int) -> None:
+def test_the_loss_and_its_gradient_are_those_of_torch(positions, vocabulary):
     draw = torch.Generator().manual_seed(2)
     head = torch.randn(vocabulary, 16, generator=draw)
     states = torch.randn(positions, 16, generator=draw).mul_(5).requires_grad_()
@@ -309,7 +299,7 @@ def test_the_loss_and_its_gradient_are_those_of_torch(positions: int, vocabulary
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_pieces_come_back_in_order_and_the_setting_of_threads_stays() -> None:
+def test_pieces_come_back_in_order_and_the_setting_of_threads_stays():
     before = torch.get_num_threads()
     for threads in (1, 2):
         assert side_by_side(lambda piece: piece * 2, range(20), threads) == [2 * piece for piece in range(20)]
@@ -322,9 +312,7 @@ def test_pieces_come_back_in_order_and_the_setting_of_threads_stays() -> None:
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_states_and_losses_of_rows_are_those_of_one_thread(
-    tiny_backbone: Backbone, public_sentences: list[str], dtype: torch.dtype
-) -> None:
+def test_states_and_losses_of_rows_are_those_of_one_thread(tiny_backbone, public_sentences, dtype):
     model = tiny_backbone.model
     backbone = replace(tiny_backbone, model=copy.deepcopy(model).to(dtype))
     documents = [backbone.document(text, 30) for text in public_sentences * 3]

@@ -15,9 +15,9 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.dpsgd.clipping import Clipping, ClippingKind
+from rayprivacy.dpsgd.clipping import Clipping
 from rayprivacy.models.norms import Recorder, terms
-from rayprivacy.models.norms.parameter import ParameterGradient, Term
+from rayprivacy.models.norms.parameter import ParameterGradient
 from rayprivacy.models.norms.terms import Dense, Outer, Rows, Weights
 
 ROWS, TOKENS, STATES = 4, 5, 6
@@ -26,35 +26,35 @@ ROWS, TOKENS, STATES = 4, 5, 6
 class _Reader(nn.Module):
     """An embedding, something in the middle, and one loss per row."""
 
-    def __init__(self, middle: nn.Module, padding: int | None = None) -> None:
+    def __init__(self, middle, padding=None):
         super().__init__()
         self.words = nn.Embedding(11, STATES, padding_idx=padding)
         self.middle = middle
         self.last = nn.Linear(STATES, 3)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids):
         return self.last(self.middle(self.words(ids))).square().sum((1, 2))
 
 
 class _Twice(nn.Module):
     """One linear layer that is used twice, with a change in place in between."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(STATES, STATES)
 
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, states):
         return self.layer(input=self.layer(states).mul_(0.5))
 
 
 class _Checkpointed(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.block = nn.Sequential(nn.Linear(STATES, STATES), nn.Tanh(), nn.Linear(STATES, STATES))
         self.seen: list[weakref.ref[Tensor]] = []
         self.block[2].register_forward_pre_hook(lambda _, inputs: self.seen.append(weakref.ref(inputs[0])))
 
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, states):
         return checkpoint(self.block, states, use_reentrant=False)
 
 
@@ -74,7 +74,7 @@ MIDDLES: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.parametrize("name", MIDDLES)
 @pytest.mark.parametrize("padding", [None, 3])
-def test_norms_and_sums_are_those_of_rows_alone(name: str, padding: int | None) -> None:
+def test_norms_and_sums_are_those_of_rows_alone(name, padding):
     torch.manual_seed(3)
     model = _Reader(MIDDLES[name](), padding)
     for parameter in model.parameters():
@@ -96,7 +96,7 @@ def test_norms_and_sums_are_those_of_rows_alone(name: str, padding: int | None) 
         torch.testing.assert_close(sums[parameter](), total, rtol=1e-4, atol=1e-5, check_dtype=False)
 
 
-def test_checkpointing_keeps_its_saving_of_memory() -> None:
+def test_checkpointing_keeps_its_saving_of_memory():
     """The recorder must not hold inputs that checkpointing would drop and compute again."""
     middle = _Checkpointed()
     model = _Reader(middle)
@@ -109,17 +109,17 @@ def test_checkpointing_keeps_its_saving_of_memory() -> None:
 
 
 class _SquaredRMSNorm(LlamaRMSNorm):
-    def forward(self, hidden_states: Tensor) -> Tensor:
+    def forward(self, hidden_states):
         return super().forward(hidden_states) ** 2
 
 
 class _OtherEpsRMSNorm(LlamaRMSNorm):
-    def forward(self, hidden_states: Tensor) -> Tensor:
+    def forward(self, hidden_states):
         return self.weight * nn.functional.rms_norm(hidden_states, hidden_states.shape[-1:], eps=1e-3)
 
 
 class _GatedRMSNorm(LlamaRMSNorm):
-    def forward(self, hidden_states: Tensor, gate: Tensor | None = None) -> Tensor:
+    def forward(self, hidden_states, gate=None):
         states = super().forward(hidden_states)
         return states if gate is None else states * gate
 
@@ -128,7 +128,7 @@ class _Scale(nn.Module):
     pass
 
 
-def _with(module: nn.Module, name: str) -> nn.Module:
+def _with(module, name):
     module.register_parameter(name, nn.Parameter(torch.ones(4)))
     return module
 
@@ -151,7 +151,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_rule_is_refused_by_kind(name: str) -> None:
+def test_what_has_no_rule_is_refused_by_kind(name):
     make, kind = REFUSED[name]
     with pytest.raises(ConfigError, match=kind):
         Recorder(nn.Sequential(nn.Linear(4, 4), make()))
@@ -159,7 +159,7 @@ def test_what_has_no_rule_is_refused_by_kind(name: str) -> None:
         assert len(Recorder(nn.Sequential(nn.Linear(4, 4), make().requires_grad_(False))).parameters) == 2
 
 
-def test_a_gate_and_an_axis_that_is_no_longer_the_rows_are_refused() -> None:
+def test_a_gate_and_an_axis_that_is_no_longer_the_rows_are_refused():
     model = nn.Sequential(nn.Flatten(0, 1), nn.Linear(STATES, 1), nn.Unflatten(0, (ROWS, TOKENS)))
     recorder = Recorder(model)
     with recorder.recording():
@@ -175,16 +175,16 @@ def test_a_gate_and_an_axis_that_is_no_longer_the_rows_are_refused() -> None:
 UNITS, VOCABULARY, WIDTH = 5, 23, 7
 
 
-def _normal(*shape: int, seed: int = 0) -> Tensor:
+def _normal(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def _outer(positions: int, seed: int) -> tuple[Term, Tensor]:
+def _outer(positions, seed):
     left, right = _normal(UNITS, positions, VOCABULARY, seed=seed), _normal(UNITS, positions, WIDTH, seed=seed + 1)
     return Outer(left, right), torch.einsum("usn,usm->unm", left.double(), right.double())
 
 
-def _rows(positions: int, seed: int) -> tuple[Term, Tensor]:
+def _rows(positions, seed):
     ids = torch.randint(0, 6, (UNITS, positions), generator=torch.Generator().manual_seed(seed))
     right = _normal(UNITS, positions, WIDTH, seed=seed)
     one_hot = torch.nn.functional.one_hot(ids, VOCABULARY).double()
@@ -192,7 +192,7 @@ def _rows(positions: int, seed: int) -> tuple[Term, Tensor]:
     return term, torch.einsum("usn,usm->unm", one_hot, right.double())
 
 
-def _dense(_: int, seed: int) -> tuple[Term, Tensor]:
+def _dense(_, seed):
     values = _normal(UNITS, VOCABULARY, WIDTH, seed=seed)
     return Dense(values), values.double()
 
@@ -205,7 +205,7 @@ MIXTURES += [("outer", "outer", "rows", "rows")]
 # Few positions: Gram matrices; many: the gradients themselves; 12: only the rows of a unit together are long enough.
 @pytest.mark.parametrize(("positions", "rows_per_unit"), [(2, 1), (40, 1), (2, UNITS), (12, UNITS)])
 @pytest.mark.parametrize("mixture", MIXTURES, ids="+".join)
-def test_terms_of_one_parameter_add_up(mixture: tuple[str, ...], positions: int, rows_per_unit: int) -> None:
+def test_terms_of_one_parameter_add_up(mixture, positions, rows_per_unit):
     pairs = [MAKERS[kind](positions, seed) for seed, kind in enumerate(mixture, 10)]
     expected = torch.stack([gradient for _, gradient in pairs]).sum(0).unflatten(0, (-1, rows_per_unit)).sum(1)
     gradient = ParameterGradient.of([term for term, _ in pairs], rows_per_unit)
@@ -218,7 +218,7 @@ def test_terms_of_one_parameter_add_up(mixture: tuple[str, ...], positions: int,
 
 @pytest.mark.parametrize("mixture", MIXTURES, ids="+".join)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_bad_unit_has_a_bad_norm_and_leaves_the_sum_alone(mixture: tuple[str, ...], bad: float) -> None:
+def test_a_bad_unit_has_a_bad_norm_and_leaves_the_sum_alone(mixture, bad):
     terms = [MAKERS[kind](3, seed)[0] for seed, kind in enumerate(mixture, 10)]
     for term in terms:
         (term.values if isinstance(term, Dense) else term.right)[1] = bad
@@ -229,7 +229,7 @@ def test_a_bad_unit_has_a_bad_norm_and_leaves_the_sum_alone(mixture: tuple[str, 
 
 
 @pytest.mark.parametrize("scale", [1e10, 1e19, 1e20, 1e21, 1e25])
-def test_a_tied_weight_whose_products_overflow_below_zero_is_no_short_one(scale: float) -> None:
+def test_a_tied_weight_whose_products_overflow_below_zero_is_no_short_one(scale):
     """Its head and its embedding point away from each other, so that their inner product is minus infinity."""
     head = Outer(torch.full((1, 40, 50), -0.1), torch.full((1, 40, 64), 1e18))
     rows = Rows(torch.zeros(1, 40, dtype=torch.int64), torch.full((1, 40, 64), scale), torch.Size([50, 64]))
@@ -240,7 +240,7 @@ def test_a_tied_weight_whose_products_overflow_below_zero_is_no_short_one(scale:
     assert math.isfinite(norm) is (scale < 1e19)
 
 
-def test_positions_that_cancel_do_not_make_a_norm_too_small() -> None:
+def test_positions_that_cancel_do_not_make_a_norm_too_small():
     """Two positions of opposite gradients, thousands of times longer than their sum: a Gram sum is mostly rounding."""
     units, width = 2000, 64
     left, right = _normal(units, 1, width, seed=1), _normal(units, 1, width, seed=2)
@@ -264,13 +264,13 @@ def test_positions_that_cancel_do_not_make_a_norm_too_small() -> None:
 
 
 @pytest.fixture(params=["on a CPU", "as on a GPU"])
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def device(request, monkeypatch):
     """Products as this processor makes them, or of operands rounded to the lower dtype, as a GPU makes them."""
 
-    def low(left: Tensor, right: Tensor) -> torch.dtype | None:
+    def low(left, right):
         return next((side.dtype for side in (left, right) if side.dtype != torch.float32), None)
 
-    def product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    def product(total, left, right):
         dtype = low(left, right) or torch.float32
         found = torch.mm(left.to(dtype).float(), right.to(dtype).float())
         return found if total is None else total.add_(found)
@@ -284,7 +284,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("kind", ["flat", "per_layer", "automatic"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_no_unit_is_longer_than_the_norm_when_its_positions_cancel(dtype: torch.dtype, kind: ClippingKind) -> None:
+def test_no_unit_is_longer_than_the_norm_when_its_positions_cancel(dtype, kind):
     """Gradients a hundred times longer than their sum, whose operands are rounded after the norm has been taken."""
     longest = 0.0
     for seed, positions in enumerate((2, 3, 4, 8, 16)):

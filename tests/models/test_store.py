@@ -6,8 +6,6 @@ import pickle
 import stat
 import time
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,26 +22,26 @@ RECIPE = "0123456789abcdef" * 4
 TEXTS = {"ann": ["a private thing", "and another"], "bob": ["my own words"], "cy": []}
 
 
-def encoded(seed: int, rows: int = 3) -> Encoded:
+def encoded(seed, rows=3):
     draw = torch.Generator().manual_seed(seed)
     ids = torch.randint(50_000, (rows, ROW), generator=draw)
     segment = torch.randint(-1, 4, (rows, ROW), generator=draw)
     return Encoded(ids, segment, torch.randn(rows, ROW, WIDTH, generator=draw).bfloat16())
 
 
-def same(one: Encoded, two: Encoded) -> bool:
+def same(one, two):
     pairs = [(getattr(one, name), getattr(two, name)) for name in ("ids", "segment", "hidden")]
     return all(ours.dtype == theirs.dtype and torch.equal(ours, theirs) for ours, theirs in pairs)
 
 
-def forget() -> None:
+def forget():
     """What a fresh process knows."""
     store._open.cache_clear()
     store._key.cache_clear()
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> FeatureStore:
+def kept(tmp_path):
     create_key(tmp_path / "key")
     found = FeatureStore(tmp_path / "features", RECIPE, tmp_path / "key")
     found.prepare()
@@ -51,24 +49,24 @@ def kept(tmp_path: Path) -> FeatureStore:
 
 
 @pytest.fixture
-def groups(kept: FeatureStore) -> dict[str, Encoded]:
+def groups(kept):
     return {kept.name(texts): encoded(seed, seed + 1) for seed, texts in enumerate(TEXTS.values())}
 
 
-def files(kept: FeatureStore, suffix: str = "") -> list[Path]:
+def files(kept, suffix=""):
     return sorted(path for path in kept.folder.iterdir() if path.name.endswith(suffix))
 
 
-def only(kept: FeatureStore, suffix: str) -> Path:
+def only(kept, suffix):
     (found,) = files(kept, suffix)
     return found
 
 
-def lines(kept: FeatureStore) -> list[dict[str, Any]]:
+def lines(kept):
     return [json.loads(line) for line in only(kept, ".jsonl").read_text().splitlines()]
 
 
-def test_groups_come_back_in_any_order(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+def test_groups_come_back_in_any_order(kept, groups):
     groups = groups | {kept.name(["no row"]): Encoded.empty(ROW, WIDTH)}
     kept.write(groups)
     kept.write({})
@@ -89,7 +87,7 @@ def test_groups_come_back_in_any_order(kept: FeatureStore, groups: dict[str, Enc
     assert len(found) == 1
 
 
-def test_what_is_missing(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+def test_what_is_missing(kept, groups):
     first, second, third = groups
     assert kept.missing([third, first, third]) == [third, first]
     kept.write({first: groups[first]})
@@ -106,7 +104,7 @@ def test_what_is_missing(kept: FeatureStore, groups: dict[str, Encoded]) -> None
     assert None not in known.find([first, second, third])
 
 
-def test_names_are_keyed(kept: FeatureStore, tmp_path: Path) -> None:
+def test_names_are_keyed(kept, tmp_path):
     create_key(tmp_path / "other")
     names = {
         FeatureStore(kept.root, recipe, key).name(texts)
@@ -120,7 +118,7 @@ def test_names_are_keyed(kept: FeatureStore, tmp_path: Path) -> None:
     assert kept.name(["ab", "c"]) == kept.name(("ab", "c"))
 
 
-def test_the_folder_is_for_the_owner_and_says_nothing(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+def test_the_folder_is_for_the_owner_and_says_nothing(kept, groups):
     kept.write(groups)
     assert stat.S_IMODE(kept.folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept.folder.iterdir()} == {0o600}
@@ -141,7 +139,7 @@ def test_the_folder_is_for_the_owner_and_says_nothing(kept: FeatureStore, groups
 
 @pytest.mark.parametrize("damage", [0, 20, -1, "cut short", "gone"])
 @pytest.mark.parametrize("fresh", [True, False])
-def test_a_changed_file_is_refused_and_computed_anew(kept: Any, groups: Any, damage: int | str, fresh: bool) -> None:
+def test_a_changed_file_is_refused_and_computed_anew(kept, groups, damage, fresh):
     kept.write(groups)
     kept.read(list(groups)[:1])
     if fresh:
@@ -164,7 +162,7 @@ def test_a_changed_file_is_refused_and_computed_anew(kept: Any, groups: Any, dam
 
 
 @pytest.mark.parametrize("change", ["rows", "name", "digest", "other file", "json"])
-def test_a_changed_line_is_no_line(kept: FeatureStore, groups: dict[str, Encoded], change: str) -> None:
+def test_a_changed_line_is_no_line(kept, groups, change):
     kept.write(groups)
     path, (body,) = only(kept, ".jsonl"), lines(kept)
     kept.write({kept.name(["x"]): encoded(9)})
@@ -183,8 +181,8 @@ def test_a_changed_line_is_no_line(kept: FeatureStore, groups: dict[str, Encoded
     assert all(map(same, kept.read(list(groups)), groups.values()))
 
 
-def test_a_half_written_chunk_is_ignored_and_swept(kept: FeatureStore, groups: Any, monkeypatch: Any) -> None:
-    def killed(*_args: object) -> None:
+def test_a_half_written_chunk_is_ignored_and_swept(kept, groups, monkeypatch):
+    def killed(*_args):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -205,7 +203,7 @@ def test_a_half_written_chunk_is_ignored_and_swept(kept: FeatureStore, groups: A
     assert kept.missing([kept.name(["x"])]) == []
 
 
-def test_two_writers_of_one_group(kept: FeatureStore) -> None:
+def test_two_writers_of_one_group(kept):
     """Machines may differ in the last bit: every process must take the same of two whole chunks."""
     name, ours, theirs = kept.name(["a"]), encoded(1), encoded(2)
     kept.write({name: ours})
@@ -222,7 +220,7 @@ def test_two_writers_of_one_group(kept: FeatureStore) -> None:
     assert same(kept.read([name])[0], ours) or same(kept.read([name])[0], theirs)
 
 
-def test_clear_deletes_the_store_and_nothing_else(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+def test_clear_deletes_the_store_and_nothing_else(kept, groups):
     kept.write(groups)
     (kept.folder / "notes.txt").write_text("mine")
     with pytest.raises(ShardError, match="not cached features: move them away"):

@@ -1,15 +1,12 @@
 """What of the base is trained, without chance; and the models of taggers, whose rows are on their own."""
 
-from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from rayprivacy.core.errors import ConfigError
@@ -27,7 +24,7 @@ from rayprivacy.tagging.settings import _OF_AN_LSTM, TaggerConfig, tagger_size
 IDS = torch.randint(0, 300, (3, 12), generator=torch.Generator().manual_seed(1))
 
 
-def _gradients(model: Any) -> dict[str, torch.Tensor]:
+def _gradients(model):
     logits = model(input_ids=IDS, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), IDS[:, 1:].flatten())
     named = {name: each for name, each in model.named_parameters() if each.requires_grad}
@@ -35,7 +32,7 @@ def _gradients(model: Any) -> dict[str, torch.Tensor]:
     return {name: gradient for name, gradient in zip(named, found, strict=True) if gradient is not None}
 
 
-def test_lora_trains_matrices_of_the_chosen_layers_from_one_start(tiny_backbone: Backbone) -> None:
+def test_lora_trains_matrices_of_the_chosen_layers_from_one_start(tiny_backbone):
     model = trainable(tiny_backbone, AdapterConfig(rank=4, layers=1))
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     assert all("lora_" in name and ".layers.1." in name for name in trained)
@@ -49,7 +46,7 @@ def test_lora_trains_matrices_of_the_chosen_layers_from_one_start(tiny_backbone:
         trainable(tiny_backbone, AdapterConfig(layers=3))
 
 
-def test_full_trains_every_weight_and_leaves_the_base_alone(tiny_backbone: Backbone) -> None:
+def test_full_trains_every_weight_and_leaves_the_base_alone(tiny_backbone):
     model = trainable(tiny_backbone, AdapterConfig(kind="full"))
     assert all(each.requires_grad for each in model.parameters())
     assert not any(each.requires_grad for each in tiny_backbone.model.parameters())
@@ -59,7 +56,7 @@ def test_full_trains_every_weight_and_leaves_the_base_alone(tiny_backbone: Backb
 
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
-def test_checkpointing_changes_no_gradient(kind: Any, tiny_backbone: Backbone) -> None:
+def test_checkpointing_changes_no_gradient(kind, tiny_backbone):
     kept = trainable(tiny_backbone, AdapterConfig(kind=kind))
     again = checkpointed(trainable(tiny_backbone, AdapterConfig(kind=kind)))
     calls: list[Any] = []
@@ -80,7 +77,7 @@ OTHERS = (
 )  # fmt: skip
 
 
-def _with_rates(family: str) -> Any:
+def _with_rates(family):
     """A tiny model of a family with every rate of its config at 0.5."""
     config = CONFIG_MAPPING[family]()
     shape = SIZE | {"intermediate_size": 64, "num_key_value_heads": 4, "head_dim": 8, "eos_token_id": 0, "d_model": 32}
@@ -95,7 +92,7 @@ def _with_rates(family: str) -> Any:
 
 
 @pytest.mark.parametrize("family", [*COMMON, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in OTHERS)])
-def test_no_rate_of_any_family_draws_in_any_mode(family: str, tiny_backbone: Backbone) -> None:
+def test_no_rate_of_any_family_draws_in_any_mode(family, tiny_backbone):
     """Some call dropout as a function, some read their config in the forward pass, some leave out layers."""
     base = _with_rates(family)
     asleep, awake = _logits(base), _logits(base.train())
@@ -111,16 +108,14 @@ def test_no_rate_of_any_family_draws_in_any_mode(family: str, tiny_backbone: Bac
         assert all(torch.equal(first[name], second[name]) for name in first), way
 
 
-def _logits(model: Any) -> torch.Tensor:
+def _logits(model):
     with torch.no_grad():
         found: torch.Tensor = model(input_ids=IDS, use_cache=False).logits
     return found
 
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
-def test_the_merged_model_is_an_ordinary_one_that_computes_the_same(
-    kind: Any, tiny_backbone: Backbone, tmp_path: Path
-) -> None:
+def test_the_merged_model_is_an_ordinary_one_that_computes_the_same(kind, tiny_backbone, tmp_path):
     model = trainable(tiny_backbone, AdapterConfig(kind=kind, rank=4))
     with torch.no_grad():
         for each in model.parameters():
@@ -134,20 +129,20 @@ def test_the_merged_model_is_an_ordinary_one_that_computes_the_same(
 
 
 @pytest.fixture
-def no_gpu_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_gpu_yet(monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     yield
     torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.usefixtures("no_gpu_yet")
-def test_only_a_gpu_is_held_and_before_the_model_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_gpu_is_held_and_before_the_model_is_there(monkeypatch):
     for name in ("cpu", "cuda"):
         assert repeatable(torch.device(name)) == torch.device(name)
         assert torch.are_deterministic_algorithms_enabled() is (name == "cuda")
     torch.use_deterministic_algorithms(False)
 
-    def moved(_device: torch.device) -> None:
+    def moved(_device):
         raise InterruptedError("the model is moved to its device")
 
     monkeypatch.setattr(worker, "get_device", lambda: torch.device("cuda"))
@@ -165,22 +160,22 @@ LENGTHS = torch.tensor([4, 2, 1, 0])
 
 
 @pytest.fixture(scope="module")
-def lstm(one_thread: None) -> Backbone:
+def lstm(one_thread):
     """The tagger as a run begins with it."""
     return load_backbone(TaggerConfig(base="bilstm", dtype="bfloat16", intents=("go",), slots=("food",)))
 
 
-def _ids(backbone: Backbone, text: str) -> list[int]:
+def _ids(backbone, text):
     return [START, *backbone.tokenizer(text)["input_ids"], END]
 
 
-def _padded(lines: list[list[int]]) -> tuple[Tensor, Tensor]:
+def _padded(lines):
     width = max(map(len, lines))
     real = [[at < len(line) for at in range(width)] for line in lines]
     return torch.tensor([line + [END] * (width - len(line)) for line in lines]), torch.tensor(real)
 
 
-def test_words_and_their_first_bytes_become_one_line_and_are_taken_apart_again() -> None:
+def test_words_and_their_first_bytes_become_one_line_and_are_taken_apart_again():
     read = TOKENIZER("Play zý " + "x" * 40)
     known, unknown = [FIRST_WORD + 1, *b"Play"], [UNKNOWN, *"zý".encode()]
     assert read["input_ids"] == [*known, *unknown, UNKNOWN, *b"x" * bilstm.MOST_BYTES]
@@ -195,7 +190,7 @@ def test_words_and_their_first_bytes_become_one_line_and_are_taken_apart_again()
     assert spelt == [[b"", b"the", b"zoo", b""], [b"", b"a", b"", b""]]
 
 
-def test_a_row_says_the_same_alone_and_beside_longer_ones(lstm: Backbone) -> None:
+def test_a_row_says_the_same_alone_and_beside_longer_ones(lstm):
     lines = [_ids(lstm, text) for text in ("go home", "the cat sat on my mat and likes soup", "soup")]
     ids, real = _padded(lines)
     together = lstm.model(input_ids=ids, attention_mask=real).logits
@@ -209,7 +204,7 @@ def test_a_row_says_the_same_alone_and_beside_longer_ones(lstm: Backbone) -> Non
     assert not torch.equal(logits[0, 1], logits[1, 1])
 
 
-def test_vectors_are_those_of_glove_and_estimates_know_the_size(lstm: Backbone) -> None:
+def test_vectors_are_those_of_glove_and_estimates_know_the_size(lstm):
     weights = sum(each.numel() for each in lstm.model.lstm.parameters() if each.dim() == 2)
     assert weights == _OF_AN_LSTM
     size = tagger_size(TaggerConfig(base="bilstm"), heads_alone=False)
@@ -223,7 +218,7 @@ def test_vectors_are_those_of_glove_and_estimates_know_the_size(lstm: Backbone) 
 
 
 @pytest.fixture
-def given() -> tuple[Tensor, Tensor, Tensor]:
+def given():
     """Emissions, labels and transitions of four rows."""
     random = torch.Generator().manual_seed(3)
     crf = Crf(LABELS)
@@ -232,12 +227,12 @@ def given() -> tuple[Tensor, Tensor, Tensor]:
     return emissions, torch.randint(0, LABELS, (len(LENGTHS), WORDS), generator=random), crf(len(LENGTHS)).detach()
 
 
-def _score(emissions: Tensor, path: tuple[int, ...], transitions: Tensor) -> Tensor:
+def _score(emissions, path, transitions):
     steps = zip((LABELS, *path), path, strict=False)
     return sum((emissions[at, to] + transitions[step, to] for at, (step, to) in enumerate(steps)), torch.zeros(()))
 
 
-def test_it_is_the_definition_summed_over_all_sequences(given: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_it_is_the_definition_summed_over_all_sequences(given):
     emissions, labels, transitions = given
     found = negative_log_likelihood(emissions, labels, LENGTHS, transitions)
     paths = likeliest(emissions, LENGTHS, transitions)
@@ -249,10 +244,10 @@ def test_it_is_the_definition_summed_over_all_sequences(given: tuple[Tensor, Ten
         assert tuple(paths[row]) == max(every, key=lambda path: float(every[path]))
 
 
-def test_a_row_is_the_same_to_the_last_bit_whatever_stands_in_the_others(given: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_a_row_is_the_same_to_the_last_bit_whatever_stands_in_the_others(given):
     emissions, labels, transitions = given
 
-    def gradient(emissions: Tensor, labels: Tensor, lengths: Tensor) -> list[Tensor]:
+    def gradient(emissions, labels, lengths):
         inputs = emissions.clone().requires_grad_(), transitions.clone().requires_grad_()
         losses = negative_log_likelihood(inputs[0], labels, lengths, inputs[1])
         return [losses[1].detach(), *(each[1] for each in torch.autograd.grad(losses.sum(), inputs))]

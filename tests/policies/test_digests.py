@@ -8,7 +8,6 @@ import inspect
 import pkgutil
 from dataclasses import fields, replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,24 +41,24 @@ TEXTS = (WORDS, *WORDS.split(), " ".join(WORDS.split()[::-1]))
 ROWS = [{"text": text, "slots": LABELS, "intents": "O O O"} for text in TEXTS]
 
 
-def _kinds() -> set[type[Policy]]:
+def _kinds():
     for module in pkgutil.iter_modules(policies.__path__):
         importlib.import_module(f"{policies.__name__}.{module.name}")
     return set(Policy.__subclasses__())
 
 
-def _made(kind: type[Policy], **changed: Any) -> Policy:
+def _made(kind, **changed):
     """A policy with the first value of every argument but those that are given."""
     return kind(**{name: values[0] for name, values in VALUES[kind].items()} | changed)
 
 
-def test_every_argument_of_every_kind_has_values() -> None:
+def test_every_argument_of_every_kind_has_values():
     arguments = {kind: list(inspect.signature(kind).parameters) for kind in _kinds()}
     assert arguments == {kind: list(values) for kind, values in VALUES.items()}
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, values in VALUES.items() for name in values])
-def test_policies_of_one_digest_are_one_function(kind: type[Policy], name: str) -> None:
+def test_policies_of_one_digest_are_one_function(kind, name):
     made = [_made(kind, **{name: value}) for value in VALUES[kind][name]]
     said = [(policy.digest, [policy.redact(row) for row in ROWS]) for policy in made]
     for (one, does), (other, differs) in combinations(said, 2):
@@ -68,7 +67,7 @@ def test_policies_of_one_digest_are_one_function(kind: type[Policy], name: str) 
     assert len({one for one, _ in said}) > 1
 
 
-def test_the_order_of_kept_words_names_nothing_and_none_leave_the_digest_that_recipes_hold() -> None:
+def test_the_order_of_kept_words_names_nothing_and_none_leave_the_digest_that_recipes_hold():
     assert len({_made(SlotPolicy, kept=kept).digest for kept in KEPT}) == len(KEPT) - 1
     for config in (PolicyConfig(), PolicyConfig(kind="slots", column="slots")):
         assert make_policy(config).digest == config.digest
@@ -76,7 +75,7 @@ def test_the_order_of_kept_words_names_nothing_and_none_leave_the_digest_that_re
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(WordScores)])
-def test_all_of_a_classifier_is_in_its_digest(name: str) -> None:
+def test_all_of_a_classifier_is_in_its_digest(name):
     value = getattr(SCORES, name)
     other = {
         dict: lambda: {word: len(value) - 1 - row for word, row in value.items()},
@@ -86,7 +85,7 @@ def test_all_of_a_classifier_is_in_its_digest(name: str) -> None:
     assert replace(SCORES, **{name: other}).digest != SCORES.digest
 
 
-def test_a_prefix_that_the_policy_hides_is_refused(tmp_path: Path) -> None:
+def test_a_prefix_that_the_policy_hides_is_refused(tmp_path):
     path = tmp_path / "words.yml"
     path.write_text("[password, swordfish, fish, zip code]")
     keywords, patterns = PolicyConfig.parse({"kind": "keywords", "file": str(path)}), PolicyConfig.parse({})

@@ -178,26 +178,26 @@ BEFORE, AFTER = ("", "_", "-", "(", "#", "a", "x_", "ABCDEFG"), ("", "_", "-", "
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_no_digit_of_a_number_is_left(number: str) -> None:
+def test_no_digit_of_a_number_is_left(number):
     for between, before, after in product(BETWEEN, BEFORE, AFTER):
         text = f"call {before}{between.join(NUMBERS[number])}{after} now"
         assert not re.search(r"\d", _redacted(PATTERNS, text)), repr(text)
 
 
 @pytest.mark.parametrize("before", [each for each in BEFORE if each not in ("a", "ABCDEFG")])
-def test_no_digit_of_a_date_is_left(before: str) -> None:
+def test_no_digit_of_a_date_is_left(before):
     for mark, year, after in product(("/", *DASHES[:1], *DASHES[2:]), ("2015", "15"), AFTER):
         for date in (f"5{mark}12{mark}{year}", f"2015{mark}05{mark}12T10:00"):
             text = f"on {before}{date}{after} now"
             assert not re.search(r"\d", _redacted(PATTERNS, text)), repr(text)
 
 
-def test_years_prices_and_short_numbers_stay() -> None:
+def test_years_prices_and_short_numbers_stay():
     text = "in 2021 we paid $12.50 or 1,250.00 for 3 of 40, since\u20142015, 2010\u20132015, 10\u00a0000 at 10:30"
     assert _redacted(PATTERNS, text) == text
 
 
-def test_a_policy_of_other_patterns_has_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_of_other_patterns_has_another_name(monkeypatch):
     """What an earlier version hid is another release: its digest is not that of this one."""
     now = PolicyConfig(kind="patterns").digest
     monkeypatch.setattr(PatternDetector, "name", "patterns of rayprivacy, version 1")

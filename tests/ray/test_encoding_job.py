@@ -1,10 +1,7 @@
 """The encoding job on a real Ray: encoders killed while they work, resumed jobs, and what failures say."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +13,6 @@ from rayprivacy.core.errors import ClusterError, ConfigError, ReleaseError
 from rayprivacy.core.keys import create_key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.manifest import part_path
-from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
 from rayprivacy.teachers import pool
@@ -33,7 +29,7 @@ RESOURCES = ResourcesConfig(actors=2, cpus_per_actor=0.5)
 USERS = {f"user-{n}": [f"hello {n} how are you today, take the early train {m}" for m in range(20)] for n in range(36)}
 
 
-def write_parts(spec: GroupSpec, users: dict[str, list[str]]) -> None:
+def write_parts(spec, users):
     spec.shards.mkdir(exist_ok=True)
     kinds = [("shard", pa.int32()), ("user", pa.string()), ("record", pa.int32()), ("text", pa.large_string())]
     for part in range(spec.teachers.parts):
@@ -48,7 +44,7 @@ def write_parts(spec: GroupSpec, users: dict[str, list[str]]) -> None:
 
 
 @pytest.fixture
-def spec(tiny_base: Path, tmp_path: Path) -> GroupSpec:
+def spec(tiny_base, tmp_path):
     create_key(tmp_path / "key")
     store = FeatureStore(tmp_path / "features", store_recipe("base", TEACHERS), tmp_path / "key")
     model = ModelConfig(base=str(tiny_base), dtype="float32")
@@ -60,7 +56,7 @@ def spec(tiny_base: Path, tmp_path: Path) -> GroupSpec:
 
 
 @pytest.fixture
-def expected(spec: GroupSpec, tiny_backbone: Backbone, tmp_path: Path, one_thread: None) -> dict[str, Any]:
+def expected(spec, tiny_backbone, tmp_path, one_thread):
     """What one thread of one process computes."""
     alone = replace(spec, store=replace(spec.store, root=tmp_path / "alone"))
     alone.store.prepare()
@@ -69,7 +65,7 @@ def expected(spec: GroupSpec, tiny_backbone: Backbone, tmp_path: Path, one_threa
     return content(alone)
 
 
-def content(spec: GroupSpec) -> dict[str, Any]:
+def content(spec):
     parts = range(spec.teachers.parts)
     names = sorted({name for part in parts for shard in shards_of(spec, spec.teachers.members(part)) for name in shard})
     return {
@@ -78,12 +74,12 @@ def content(spec: GroupSpec) -> dict[str, Any]:
     }
 
 
-def stamps(spec: GroupSpec) -> dict[str, int]:
+def stamps(spec):
     return {path.name: path.stat().st_mtime_ns for path in spec.store.folder.glob("*.safetensors")}
 
 
 @with_ray
-def test_killed_encoders_lose_nothing(spec: GroupSpec, expected: dict[str, Any]) -> None:
+def test_killed_encoders_lose_nothing(spec, expected):
     finished: list[int] = []
     killed = set()
     for part in cache_features(spec, RESOURCES):
@@ -102,9 +98,7 @@ def test_killed_encoders_lose_nothing(spec: GroupSpec, expected: dict[str, Any])
 
 
 @with_ray
-def test_a_job_goes_on_where_it_stopped_and_a_changed_user_is_one_group(
-    spec: GroupSpec, expected: dict[str, Any], tiny_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_goes_on_where_it_stopped_and_a_changed_user_is_one_group(spec, expected, tiny_backbone, monkeypatch):
     spec.store.prepare()
     encode_part(spec, 3, tiny_backbone)
     before = stamps(spec)
@@ -126,22 +120,22 @@ def test_a_job_goes_on_where_it_stopped_and_a_changed_user_is_one_group(
     assert len(content(spec).keys() - expected.keys()) == 1
 
 
-def test_ray_is_given_every_part_whoever_is_in_it(spec: GroupSpec, one_thread: None, monkeypatch: Any) -> None:
+def test_ray_is_given_every_part_whoever_is_in_it(spec, one_thread, monkeypatch):
     """It shows how many calls an actor had: how many parts hold users is private."""
     given: list[int] = []
 
     class Counted:
         """In place of actors: what they would be asked is done here."""
 
-        def __init__(self, start: Any, places: int) -> None:
+        def __init__(self, start, places):
             self.actor = pool._Encoder(spec)
 
-        def work(self, step: str, method: str, pieces: Any) -> Iterator[Any]:
+        def work(self, step, method, pieces):
             given.append(len(pieces))
             for piece in pieces:
                 yield piece, getattr(self.actor, method)(piece)
 
-        def close(self) -> None: ...
+        def close(self): ...
 
     monkeypatch.setattr(pool, "ActorPool", Counted)
     write_parts(spec, {"user-7": ["one user, one part"]})
@@ -152,7 +146,7 @@ def test_ray_is_given_every_part_whoever_is_in_it(spec: GroupSpec, one_thread: N
 
 
 @with_ray
-def test_failures_are_one_sentence_without_private_text(spec: GroupSpec, local_ray: Path, monkeypatch: Any) -> None:
+def test_failures_are_one_sentence_without_private_text(spec, local_ray, monkeypatch):
     secret = "Xq7-private-words"
     part_path(spec.shards, 1).write_bytes(secret.encode())
     with pytest.raises(ReleaseError) as on_driver:
@@ -170,7 +164,7 @@ def test_failures_are_one_sentence_without_private_text(spec: GroupSpec, local_r
 
 @with_ray
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch has the GPU here")
-def test_a_base_that_does_not_load_and_a_gpu_that_torch_does_not_find_are_one_sentence(spec: GroupSpec) -> None:
+def test_a_base_that_does_not_load_and_a_gpu_that_torch_does_not_find_are_one_sentence(spec):
     with pytest.raises(ConfigError, match=r"^[^\n]*there is no such directory[^\n]*$"):
         list(cache_features(replace(spec, model=ModelConfig(base="./nowhere")), RESOURCES))
     shared = ResourcesConfig(cpus_per_actor=0.5, gpus_per_actor=0.5)  # Ray believes in its GPU here

@@ -10,9 +10,7 @@ import sqlite3
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from contextlib import closing, nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,7 +36,7 @@ from rayprivacy.core.private import Private
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger import service
 from rayprivacy.ledger.charges import ChargeState, this_process
-from rayprivacy.ledger.client import LedgerClient, ServiceLostError, close_service, connect
+from rayprivacy.ledger.client import ServiceLostError, close_service, connect
 from rayprivacy.ledger.service import Address, LedgerService, ensure_service, find_service
 from rayprivacy.ledger.store import Ledger
 
@@ -54,13 +52,13 @@ TERMS = ("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, CAP)
 class FrailService(LedgerService):
     """Dies before or after it has run a method, once for each file beside the ledger that says so."""
 
-    def _run(self, method: str, args: Any, kwargs: Any) -> Any:
+    def _run(self, method, args, kwargs):
         self._maybe_die(f"before-{method}")
         answer = super()._run(method, args, kwargs)
         self._maybe_die(f"after-{method}")
         return answer
 
-    def _maybe_die(self, moment: str) -> None:
+    def _maybe_die(self, moment):
         assert self._address.file is not None
         order = self._address.file.with_name(moment)
         if order.exists():
@@ -69,20 +67,20 @@ class FrailService(LedgerService):
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
+def url(tmp_path):
     url = f"sqlite:///{tmp_path}/ledger.db"
     yield url
     close_service(url)
 
 
 @pytest.fixture
-def client(url: str) -> LedgerClient:
+def client(url):
     client = connect(url)
     client.ensure_account(*TERMS)
     return client
 
 
-def _wait(what: Any) -> Any:
+def _wait(what):
     until = time.monotonic() + 30
     while not (found := what()):
         assert time.monotonic() < until
@@ -90,7 +88,7 @@ def _wait(what: Any) -> Any:
     return found
 
 
-def test_a_release_through_the_front_door(client: LedgerClient, url: str) -> None:
+def test_a_release_through_the_front_door(client, url):
     client.check("chat", EVENT)
     charge = client.reserve("chat", "run", "digest", EVENT)
     started = client.start(charge)
@@ -112,9 +110,9 @@ def test_a_release_through_the_front_door(client: LedgerClient, url: str) -> Non
     assert client.head() == ledger.head()
 
 
-def test_one_door_per_ledger_travels_to_tasks_and_takes_nothing_private(client: LedgerClient, url: str) -> None:
+def test_one_door_per_ledger_travels_to_tasks_and_takes_nothing_private(client, url):
     @ray.remote(num_cpus=0.1)
-    def draw(ledger: LedgerClient) -> tuple[str, str]:
+    def draw(ledger):
         charge = ledger.start(ledger.reserve("chat", "task", "d", EVENT))
         ledger.commit_output(charge, b"drawn in a task")
         return this_process(), charge.lease.holder
@@ -131,7 +129,7 @@ def test_one_door_per_ledger_travels_to_tasks_and_takes_nothing_private(client: 
     assert client.output(charge) is None
 
 
-def test_errors_arrive_as_if_the_ledger_were_here(client: LedgerClient, url: str) -> None:
+def test_errors_arrive_as_if_the_ledger_were_here(client, url):
     ledger = Ledger.open(url)
     held = ledger.start(ledger.reserve("chat", "held", "d", EVENT), holder="another host:1:1")
     calls: list[tuple[type[RayPrivacyError], str, tuple[Any, ...]]] = [
@@ -156,11 +154,11 @@ def test_errors_arrive_as_if_the_ledger_were_here(client: LedgerClient, url: str
 class LeakyService(LedgerService):
     """Quotes what it was given, as foreign code does."""
 
-    def _run(self, method: str, args: Any, kwargs: Any) -> Any:
+    def _run(self, method, args, kwargs):
         raise ValueError(f"cannot parse {args[1]}")
 
 
-def test_a_foreign_error_keeps_its_text_to_itself(url: str, local_ray: Path) -> None:
+def test_a_foreign_error_keeps_its_text_to_itself(url, local_ray):
     ensure_service(Address.of(url), service=LeakyService)
     with pytest.raises(LedgerError) as caught:
         connect(url).reserve("chat", "quoted-5f3b", "d", EVENT)
@@ -169,7 +167,7 @@ def test_a_foreign_error_keeps_its_text_to_itself(url: str, local_ray: Path) -> 
     assert "quoted-5f3b" not in str(caught.value) + log_text(local_ray)
 
 
-def test_passwords_and_keys_stay_where_they_are(local_ray: Path, tmp_path: Path) -> None:
+def test_passwords_and_keys_stay_where_they_are(local_ray, tmp_path):
     url, secret = "postgresql://alice:hunter2-e9c1@127.0.0.1:9/book?password=hunter3-a7", ("hunter2-e9c1", "hunter3-a7")
     url += "&sslpassword=hunter3-a7"
     address = Address.of(url)
@@ -184,7 +182,7 @@ def test_passwords_and_keys_stay_where_they_are(local_ray: Path, tmp_path: Path)
     assert not [word for word in secret if word in "".join([*said, log_text(local_ray)])]
 
 
-def test_a_ledger_with_a_key(tmp_path: Path, url: str) -> None:
+def test_a_ledger_with_a_key(tmp_path, url):
     key_path = tmp_path / "key"
     key = create_key(key_path)
     client = connect(url, key_path)
@@ -208,7 +206,7 @@ def test_a_ledger_with_a_key(tmp_path: Path, url: str) -> None:
 @pytest.mark.parametrize(
     "steps", ["reserve commit_output", pytest.param("reserve start commit_output", marks=pytest.mark.exhaustive)]
 )
-def test_a_door_that_dies_during_a_call_charges_once(tmp_path: Path, url: str, steps: str) -> None:
+def test_a_door_that_dies_during_a_call_charges_once(tmp_path, url, steps):
     ensure_service(Address.of(url), service=FrailService)
     client = connect(url)
     client.ensure_account(*TERMS)
@@ -226,7 +224,7 @@ def test_a_door_that_dies_during_a_call_charges_once(tmp_path: Path, url: str, s
 
 
 @pytest.mark.exhaustive  # it waits for three doors to open
-def test_what_cannot_be_known_is_said(tmp_path: Path, url: str) -> None:
+def test_what_cannot_be_known_is_said(tmp_path, url):
     ensure_service(Address.of(url), service=FrailService)
     client = connect(url)
     (tmp_path / "after-create_account").touch()
@@ -241,10 +239,10 @@ def test_what_cannot_be_known_is_said(tmp_path: Path, url: str) -> None:
     assert Ledger.open(url).verify().charges == 1
 
 
-def test_a_door_that_opens_again_is_shown_an_older_book(client: LedgerClient, url: str, tmp_path: Path) -> None:
+def test_a_door_that_opens_again_is_shown_an_older_book(client, url, tmp_path):
     client.reserve("chat", "run", "d", EVENT)
 
-    def close() -> None:
+    def close():
         ray.kill(client._service)
         _wait(lambda: find_service(Address.of(url)) is None)
 
@@ -277,7 +275,7 @@ signal.pause()
 """
 
 
-def test_the_door_outlives_its_driver(tmp_path: Path, url: str) -> None:
+def test_the_door_outlives_its_driver(tmp_path, url):
     said = tmp_path / "said"
     with said.open("w") as file:
         words = ["-c", ray.get_runtime_context().gcs_address, url]
@@ -297,7 +295,7 @@ def test_the_door_outlives_its_driver(tmp_path: Path, url: str) -> None:
     assert Ledger.open(url).verify().charges == 1
 
 
-def _race(ledger: LedgerClient, numbers: range) -> list[str]:
+def _race(ledger, numbers):
     paid = []
     for number in numbers:
         try:
@@ -310,14 +308,12 @@ def _race(ledger: LedgerClient, numbers: range) -> list[str]:
 
 
 @pytest.mark.parametrize("store", ["sqlite", pytest.param("postgresql", marks=pytest.mark.exhaustive)])
-def test_two_front_doors_race_for_a_budget_that_fits_seven(
-    url: str, monkeypatch: pytest.MonkeyPatch, store: str
-) -> None:
+def test_two_front_doors_race_for_a_budget_that_fits_seven(url, monkeypatch, store):
     with postgres_server() if store == "postgresql" else nullcontext(url) as place:
         _check_race(place, monkeypatch)
 
 
-def _check_race(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def _check_race(url, monkeypatch):
     clients = [connect(url)]
     monkeypatch.setattr(service, "NAMESPACE", "another")
     clients.append(connect(url))
@@ -334,9 +330,7 @@ def _check_race(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     close_service(url)
 
 
-def test_a_missing_file_is_no_new_ledger_where_there_are_other_nodes(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_file_is_no_new_ledger_where_there_are_other_nodes(url, tmp_path, monkeypatch):
     monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True}, {"Alive": True}])
     with pytest.raises(LedgerError, match="create it with `rayprivacy ledger create`"):
         connect(url)
@@ -346,18 +340,18 @@ def test_a_missing_file_is_no_new_ledger_where_there_are_other_nodes(
 
 
 @pytest.mark.skipif(importlib.util.find_spec("opencensus") is None, reason="Ray exports metrics with ray[default] only")
-def test_prometheus_sees_accounts_and_no_releases(client: LedgerClient) -> None:
+def test_prometheus_sees_accounts_and_no_releases(client):
     client.reserve("chat", "a-release-id", "a-digest", EVENT)
     (node,) = ray.nodes()
     endpoint = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
 
-    def scrape() -> list[str]:
+    def scrape():
         with urllib.request.urlopen(endpoint, timeout=10) as page:
             text = page.read().decode()
         assert not [word for word in ("a-release-id", "a-digest") if word in text]
         return [row for row in text.splitlines() if row.startswith("ray_rayprivacy_account_")]
 
-    def charges_of_ours() -> list[str]:
+    def charges_of_ours():
         return [row for row in scrape() if "account_charges{" in row and 'account="chat"' in row and " 1.0" in row[-4:]]
 
     charged = _wait(charges_of_ours)
@@ -369,7 +363,7 @@ def test_prometheus_sees_accounts_and_no_releases(client: LedgerClient) -> None:
     assert (values["epsilon_cap"], values["delta_cap"], values["charges"]) == (3.0, 1e-6, 1.0)
 
 
-def test_whatever_the_ledger_answers_can_travel(url: str) -> None:
+def test_whatever_the_ledger_answers_can_travel(url):
     gaussian = GaussianDpEvent(90.0)
     events: dict[str, Any] = {"gdp": SelfComposedDpEvent(gaussian, 3), "zcdp": LaplaceDpEvent(60.0), "pld": gaussian}
     events |= {"rdp": PoissonSampledDpEvent(0.01, gaussian), "metric": MetricLocalDpEvent(0.01, 2.0, 5)}

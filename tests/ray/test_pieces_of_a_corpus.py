@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("local_ray")
 SMALL = 32 << 20  # a block has 1 MiB then
 
 
-def test_less_memory_makes_more_files_of_the_same_rows(tmp_path: Path) -> None:
+def test_less_memory_makes_more_files_of_the_same_rows(tmp_path):
     draw = np.random.default_rng(0)
     rows = {
         "user": [f"u{n}" for n in draw.integers(0, 900, 30_000)],
@@ -65,8 +64,8 @@ def test_less_memory_makes_more_files_of_the_same_rows(tmp_path: Path) -> None:
     assert load_key(key_path).digest("x") == key.digest("x")
 
 
-def test_what_a_killed_process_had_claimed_is_done_again_and_nothing_else(tmp_path: Path) -> None:
-    def dies_once(piece: int) -> dict[str, int]:
+def test_what_a_killed_process_had_claimed_is_done_again_and_nothing_else(tmp_path):
+    def dies_once(piece):
         if piece == 3 and not (tmp_path / "died").exists():
             (tmp_path / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)

@@ -6,7 +6,6 @@ import signal
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.accounting.gaussian import mu_of
 from rayprivacy.core.errors import BudgetRefusedError, RayPrivacyError, ReleaseError
 from rayprivacy.core.keys import Key
-from rayprivacy.core.private import RELEASE_SEAL, Private, Released, digest_file, digest_json
+from rayprivacy.core.private import RELEASE_SEAL, Private, digest_file, digest_json
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.ledger.book import Tail
 from rayprivacy.ledger.charges import ChargeState
@@ -43,40 +42,38 @@ ASKED = Asked(CORPUS, QUESTION)
 every = pytest.mark.parametrize("mechanism", SUMS, ids=["votes", "centred votes", "histogram"])
 
 
-def _gate(path: Path, epsilon: float = 3.0, unit: PrivacyUnit = PrivacyUnit.USER) -> Gate:
+def _gate(path, epsilon=3.0, unit=PrivacyUnit.USER):
     ledger = Ledger.open(f"sqlite:///{path}/ledger.db")
     ledger.ensure_account("chat", unit, NeighbouringRelation.ADD_OR_REMOVE, Budget(epsilon, 1e-6))
     return Gate(ledger, "chat", Key.for_tests())
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Gate:
+def gate(tmp_path):
     return _gate(tmp_path)
 
 
 def _release(
-    gate: Gate,
-    mechanism: Any = MECHANISM,
-    sums: Any = None,
-    release_id: str = "run",
-    asked: Asked = ASKED,
-    teachers: Any = range(TEACHERS),
-) -> Released[Any]:
+    gate,
+    mechanism=MECHANISM,
+    sums=None,
+    release_id="run",
+    asked=ASKED,
+    teachers=range(TEACHERS),
+):
     private = Private(SUMS[mechanism] if sums is None else sums)
     if isinstance(mechanism, HistogramMechanism):
         return gate.release_histogram(release_id, mechanism, private, asked=asked)
     return gate.release_votes(release_id, mechanism, private, VoteManifest(tuple(teachers)), asked=asked)
 
 
-def _draws_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def _draws_no_more(monkeypatch):
     for kind in (VoteMechanism, HistogramMechanism):
         monkeypatch.setattr(kind, "draw", lambda *_: pytest.fail("drew"))
 
 
 @every
-def test_asking_again_is_served_from_the_ledger(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: Any
-) -> None:
+def test_asking_again_is_served_from_the_ledger(tmp_path, monkeypatch, mechanism):
     first = _release(_gate(tmp_path), mechanism)
     assert (first.release_id, first.seal) == ("run", RELEASE_SEAL)
     assert (first.value.shape, first.value.dtype) == (SUMS[mechanism].shape, np.float64)
@@ -93,7 +90,7 @@ def test_asking_again_is_served_from_the_ledger(
     ("mechanism", "fields"),
     [(MECHANISM, [{"clip": 0.2}, {"clip": 0.3}, {"ballot": "top1"}]), (HISTOGRAM, [{"sigma": 6.0}, {"sigma": 7.0}])],
 )
-def test_another_mechanism_is_another_charge(gate: Gate, mechanism: Any, fields: list[dict[str, Any]]) -> None:
+def test_another_mechanism_is_another_charge(gate, mechanism, fields):
     zero = np.zeros(SUMS[mechanism].shape, dtype=np.int64)
     for its in ({}, *fields):
         _release(gate, replace(mechanism, **its), zero)
@@ -107,9 +104,7 @@ def test_another_mechanism_is_another_charge(gate: Gate, mechanism: Any, fields:
     "asked", [Asked(digest_json("another"), QUESTION), Asked(CORPUS, digest_json("another")), Asked(QUESTION, CORPUS)]
 )
 @pytest.mark.parametrize("mechanism", [MECHANISM, HISTOGRAM], ids=["votes", "histogram"])
-def test_another_corpus_or_question_is_another_charge_and_draw_though_the_answers_are_equal(
-    gate: Gate, asked: Asked, mechanism: Any
-) -> None:
+def test_another_corpus_or_question_is_another_charge_and_draw_though_the_answers_are_equal(gate, asked, mechanism):
     first = _release(gate, mechanism)
     assert not np.array_equal(first.value, _release(gate, mechanism, asked=asked).value)
     assert np.array_equal(first.value, _release(gate, mechanism).value)
@@ -117,9 +112,7 @@ def test_another_corpus_or_question_is_another_charge_and_draw_though_the_answer
 
 
 @every
-def test_the_same_question_is_one_charge_and_one_draw_though_the_answers_differ(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch, mechanism: Any
-) -> None:
+def test_the_same_question_is_one_charge_and_one_draw_though_the_answers_differ(gate, monkeypatch, mechanism):
     """In their last bit, as those of another machine do: how many charges there are says nothing of an answer."""
     first = _release(gate, mechanism)
     _draws_no_more(monkeypatch)
@@ -129,18 +122,18 @@ def test_the_same_question_is_one_charge_and_one_draw_though_the_answers_differ(
 
 @pytest.mark.parametrize("field", ["corpus", "question"])
 @pytest.mark.parametrize("value", ["", "topics", "A" * 64, "0" * 65, None, Private("0" * 64)])
-def test_what_is_read_and_asked_is_named_by_digests(field: str, value: Any) -> None:
+def test_what_is_read_and_asked_is_named_by_digests(field, value):
     with pytest.raises(ReleaseError, match=f"asked.{field} is no digest of 64 hex digits"):
         replace(ASKED, **{field: value})
 
 
-def test_the_ledger_holds_no_checkable_hash_of_what_is_asked(gate: Gate) -> None:
+def test_the_ledger_holds_no_checkable_hash_of_what_is_asked(gate):
     _release(gate)
     _release(Gate(gate.ledger, "chat", Key(b"x" * 32)))
     assert len({charge.input_digest for charge in gate.ledger.charges_of("chat", "run")}) == 2
 
 
-def test_budget_is_refused_before_noise_exists(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budget_is_refused_before_noise_exists(gate, monkeypatch):
     fit = int(mu_of(Budget(3.0, 1e-6)) ** 2 / total_mu_squared([MECHANISM.event]))
     assert 3 < fit < 10  # mu^2 adds up, epsilon does not: more than three releases of epsilon 1 fit into epsilon 3
     for number in range(fit):
@@ -156,14 +149,14 @@ def test_budget_is_refused_before_noise_exists(gate: Gate, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "teachers", [(0, 1, 2, 3), (0, 1, 2, 3, 3), (0, 1, 2, 3, 4, 4), (0, 1, 2, 3, 5), (), (-1, 0, 1, 2, 3)]
 )
-def test_votes_missing_or_doubled_are_refused_before_any_charge(gate: Gate, teachers: tuple[int, ...]) -> None:
+def test_votes_missing_or_doubled_are_refused_before_any_charge(gate, teachers):
     with pytest.raises(ReleaseError, match="collect every teacher"):
         _release(gate, teachers=teachers)
     assert gate.ledger.charges_of("chat", "run") == []
 
 
 @every
-def test_sums_that_do_not_add_up_are_refused_before_any_charge(gate: Gate, mechanism: Any) -> None:
+def test_sums_that_do_not_add_up_are_refused_before_any_charge(gate, mechanism):
     sums = SUMS[mechanism]
     for wrong in (sums.astype(np.float64), sums.astype(np.int32), sums[:2], sums[None], sums - 2**40, sums + 2**51):
         with pytest.raises(ReleaseError, match="sum"):
@@ -171,7 +164,7 @@ def test_sums_that_do_not_add_up_are_refused_before_any_charge(gate: Gate, mecha
     assert gate.ledger.charges_of("chat", "run") == []
 
 
-def test_a_histogram_of_records_is_charged_to_an_account_of_records_alone(tmp_path: Path) -> None:
+def test_a_histogram_of_records_is_charged_to_an_account_of_records_alone(tmp_path):
     for unit in (PrivacyUnit.RECORD, PrivacyUnit.USER):
         (folder := tmp_path / unit.value).mkdir()
         gate = _gate(folder, unit=unit)
@@ -180,7 +173,7 @@ def test_a_histogram_of_records_is_charged_to_an_account_of_records_alone(tmp_pa
         assert len(gate.ledger.charges_of("chat", "run")) == (unit is PrivacyUnit.RECORD)
 
 
-def test_a_released_file_is_in_the_book_by_its_digest(tmp_path: Path) -> None:
+def test_a_released_file_is_in_the_book_by_its_digest(tmp_path):
     """The whole output of version 1, by whose size it is known."""
     local = Protection(PrivacyUnit.USER, NeighbouringRelation.REPLACE, AccountKind.METRIC_LOCAL)
     ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
@@ -195,18 +188,18 @@ def test_a_released_file_is_in_the_book_by_its_digest(tmp_path: Path) -> None:
     assert again.value.read_bytes() == b"text"
 
 
-def _die(*_: Any, **__: Any) -> None:
+def _die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _before(owner: Any, name: str) -> None:
+def _before(owner, name):
     setattr(owner, name, _die)
 
 
-def _after(owner: Any, name: str, when: Callable[..., bool] = lambda **_: True) -> None:
+def _after(owner, name, when=lambda **_: True):
     real = getattr(owner, name)
 
-    def call_and_die(*args: Any, **kwargs: Any) -> Any:
+    def call_and_die(*args, **kwargs):
         result = real(*args, **kwargs)
         if when(**kwargs):
             _die()
@@ -215,7 +208,7 @@ def _after(owner: Any, name: str, when: Callable[..., bool] = lambda **_: True) 
     setattr(owner, name, call_and_die)
 
 
-def _at_entry(wanted: str) -> None:
+def _at_entry(wanted):
     _after(Tail, "append", lambda kind, **_: kind == wanted)
 
 
@@ -232,14 +225,14 @@ CRASHES: dict[str, tuple[Callable[[], None], ChargeState | None]] = {
 }
 
 
-def _crash(path: Path, point: str) -> None:
+def _crash(path, point):
     gate = _gate(path)
     CRASHES[point][0]()
     _release(gate)
 
 
 @pytest.mark.parametrize("point", CRASHES)
-def test_a_killed_release_is_resumed_with_one_charge_and_one_output(tmp_path: Path, point: str) -> None:
+def test_a_killed_release_is_resumed_with_one_charge_and_one_output(tmp_path, point):
     state = CRASHES[point][1]
     # Not "fork": the test process may hold the locks of torch's and Ray's threads, and a child would wait for ever.
     context = multiprocessing.get_context("forkserver")

@@ -3,12 +3,11 @@
 import math
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.dp_event import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from trainings import open_book, train, training
 
 from rayprivacy.accounting.accountant import epsilon
@@ -43,7 +42,7 @@ DIGESTS = {
 
 
 @pytest.mark.parametrize("kind", DIGESTS)
-def test_releases_of_earlier_versions_are_found_again(kind: str) -> None:
+def test_releases_of_earlier_versions_are_found_again(kind):
     """The digest of the parameters names the charge: another one would be paid again."""
     assert digest_json(globals()[kind].parameters)[:16] == DIGESTS[kind]
 
@@ -74,15 +73,13 @@ def test_releases_of_earlier_versions_are_found_again(kind: str) -> None:
         (REDACTED, {"light": -1.0}, ReleaseError, "the light noise is -1.0"),
     ],
 )
-def test_steps_without_a_guarantee_cannot_be_made(
-    steps: NoisySteps, fields: dict[str, Any], error: type[Exception], says: str
-) -> None:
+def test_steps_without_a_guarantee_cannot_be_made(steps, fields, error, says):
     with pytest.raises(error, match=says):
         replace(steps, **fields)
 
 
 @pytest.mark.parametrize("steps", [range(20, 28), range(-4, 4), range(24, 28), range(4, 4)])
-def test_steps_that_are_not_planned_have_no_charge(steps: range) -> None:
+def test_steps_that_are_not_planned_have_no_charge(steps):
     for mechanism in (PLAIN, FALLING, MEANS, BANDED):
         with pytest.raises(ReleaseError, match="are not all planned: there are 24"):
             mechanism.event_of(steps)
@@ -91,7 +88,7 @@ def test_steps_that_are_not_planned_have_no_charge(steps: range) -> None:
 
 
 @pytest.mark.parametrize("mechanism", [FALLING, BY_STEP, replace(BY_STEP, chunk=200)])
-def test_every_step_is_charged_the_noise_that_it_draws(mechanism: NoisySteps) -> None:
+def test_every_step_is_charged_the_noise_that_it_draws(mechanism):
     for step in range(mechanism.steps):
         ((leaf, times),) = leaves(mechanism.event_of(range(step, step + 1)))
         assert times == 1
@@ -99,7 +96,7 @@ def test_every_step_is_charged_the_noise_that_it_draws(mechanism: NoisySteps) ->
         assert leaf.event.noise_multiplier * mechanism.clipping_norm == mechanism.noise_std(step)
 
 
-def test_the_noise_follows_the_schedule_from_level_to_level() -> None:
+def test_the_noise_follows_the_schedule_from_level_to_level():
     assert [FALLING.noise_std(step) for step in range(24)] == [1.0] * 8 + [2 / 1.5 / 2] * 8 + [0.5] * 8
     one, three = (PoissonSampledDpEvent(0.2, GaussianDpEvent(sigma)) for sigma in (2.0, 1.0))
     assert FALLING.event_of(range(4)) == SelfComposedDpEvent(one, 4)
@@ -109,7 +106,7 @@ def test_the_noise_follows_the_schedule_from_level_to_level() -> None:
     assert replace(FALLING, schedule=NoiseSchedule()).event == PLAIN.event
 
 
-def test_chunks_together_are_charged_the_levels_and_nothing_twice(tmp_path: Path) -> None:
+def test_chunks_together_are_charged_the_levels_and_nothing_twice(tmp_path):
     ledger = open_book(tmp_path, [FALLING.event], "pld")
     for _ in range(2):  # again after a crash that nobody noticed
         train(ledger, training(ledger, FALLING))
@@ -122,7 +119,7 @@ def test_chunks_together_are_charged_the_levels_and_nothing_twice(tmp_path: Path
         train(ledger, training(ledger, replace(FALLING, schedule=replace(LINEAR, tau=0.6))))
 
 
-def test_the_noise_is_scaled_to_the_2c_by_which_one_unit_moves_the_sum() -> None:
+def test_the_noise_is_scaled_to_the_2c_by_which_one_unit_moves_the_sum():
     assert MEANS.sensitivity == 1.0
     assert {MEANS.noise_std(step) for step in range(24)} == {2.0}
     assert MEANS.event == PLAIN.event
@@ -141,20 +138,20 @@ def test_the_noise_is_scaled_to_the_2c_by_which_one_unit_moves_the_sum() -> None
         (BANDED, [{"bands": 8}]),
     ],
 )
-def test_everything_that_fixes_the_noise_is_in_the_digest(mechanism: NoisySteps, others: list[dict[str, Any]]) -> None:
+def test_everything_that_fixes_the_noise_is_in_the_digest(mechanism, others):
     assert all(replace(mechanism, **other).parameters != mechanism.parameters for other in others)
 
 
 SIZES = [(2, 8), (3, 30), (4, 200), (8, 200), (16, 480), (64, 64), (2, 2000), (7, 10_500)]
 
 
-def _dense(strategy: tuple[float, ...], steps: int) -> np.ndarray:
+def _dense(strategy, steps):
     """C, whole."""
     return sum(value * np.eye(steps, k=-below) for below, value in enumerate(strategy))
 
 
 @pytest.mark.parametrize(("bands", "steps"), SIZES)
-def test_no_column_is_longer_than_1_in_exact_arithmetic(bands: int, steps: int) -> None:
+def test_no_column_is_longer_than_1_in_exact_arithmetic(bands, steps):
     strategy = prefix_strategy(bands, steps)
     assert len(strategy) == bands
     assert 1 - Fraction(1, 10**5) < sum(Fraction(each) ** 2 for each in strategy) <= 1
@@ -162,7 +159,7 @@ def test_no_column_is_longer_than_1_in_exact_arithmetic(bands: int, steps: int) 
 
 
 @pytest.mark.parametrize(("bands", "steps"), [(1, 10), (4, 12), (8, 40)])
-def test_columns_errors_and_factors_are_those_of_the_whole_matrix(bands: int, steps: int) -> None:
+def test_columns_errors_and_factors_are_those_of_the_whole_matrix(bands, steps):
     strategy = prefix_strategy(bands, steps)
     matrix = _dense(strategy, steps)
     lengths, inverse = np.linalg.norm(matrix, axis=0), np.linalg.inv(matrix)
@@ -176,7 +173,7 @@ def test_columns_errors_and_factors_are_those_of_the_whole_matrix(bands: int, st
 
 
 @pytest.mark.parametrize(("bands", "steps"), [(bands, steps) for bands, steps in SIZES if steps < 2000])
-def test_no_other_coefficients_have_a_smaller_error(bands: int, steps: int) -> None:
+def test_no_other_coefficients_have_a_smaller_error(bands, steps):
     best, random = prefix_strategy(bands, steps), np.random.default_rng(3)
     length = np.linalg.norm(best)
     for scale in (0.3, 0.03, 0.003):
@@ -186,7 +183,7 @@ def test_no_other_coefficients_have_a_smaller_error(bands: int, steps: int) -> N
             assert prefix_error(best, steps) < prefix_error(tuple(other), steps) * (1 + 1e-5)
 
 
-def test_steps_are_charged_as_one_event_for_every_b_of_them() -> None:
+def test_steps_are_charged_as_one_event_for_every_b_of_them():
     one = PoissonSampledDpEvent(0.2, GaussianDpEvent(2.0))
     assert BANDED.event == SelfComposedDpEvent(one, 6)
     assert [BANDED.event_of(range(at, at + 8)).count for at in (0, 8, 16)] == [2, 2, 2]
@@ -195,7 +192,7 @@ def test_steps_are_charged_as_one_event_for_every_b_of_them() -> None:
     assert {BANDED.noise_std(step) for step in range(24)} == {1.0}  # sigma times C
 
 
-def test_chunks_together_cost_what_all_steps_cost(tmp_path: Path) -> None:
+def test_chunks_together_cost_what_all_steps_cost(tmp_path):
     used = []
     for chunk in (4, 8, 24):
         ledger = open_book(tmp_path / str(chunk), [BANDED.event])
@@ -206,7 +203,7 @@ def test_chunks_together_cost_what_all_steps_cost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", [range(0, 6), range(2, 6), range(22, 25)])
-def test_a_chunk_that_cuts_an_event_is_refused(steps: range) -> None:
+def test_a_chunk_that_cuts_an_event_is_refused(steps):
     with pytest.raises(ReleaseError, match="are charged at once with bands 4: let steps and chunk be multiples"):
         BANDED.event_of(steps)
 
@@ -220,7 +217,7 @@ ONE, LIGHT = (PoissonSampledDpEvent(0.1, GaussianDpEvent(sigma)) for sigma in (2
 PROTECTION = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE)
 
 
-def _ledger(path: Path, kind: AccountKind = AccountKind.SELECTIVE) -> Ledger:
+def _ledger(path, kind=AccountKind.SELECTIVE):
     ledger = Ledger.open(f"sqlite:///{path}/ledger.db")
     terms: Any = {"plan": [STEPS.event], "corpus": "chats"}
     policy: Any = {"policy": "a digest"} if kind is AccountKind.SELECTIVE else {}
@@ -230,15 +227,15 @@ def _ledger(path: Path, kind: AccountKind = AccountKind.SELECTIVE) -> Ledger:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
+def ledger(tmp_path):
     return _ledger(tmp_path)
 
 
-def _release(ledger: Ledger, steps: NoisySteps = STEPS, central: str = "") -> StepRelease:
+def _release(ledger, steps=STEPS, central=""):
     return StepRelease.of(ledger, "chat", "run", Key.for_tests(), steps, 2, "corpus", "base", central=central)
 
 
-def _trained(ledger: Ledger, release: StepRelease) -> list[DpEvent]:
+def _trained(ledger, release):
     """Trains, and returns what the selective account was charged."""
     gate = StepGate(ledger, release)
     for rung in (1, 2, 2, 3):  # the second is repeated after a crash
@@ -249,7 +246,7 @@ def _trained(ledger: Ledger, release: StepRelease) -> list[DpEvent]:
     return [charge.event for charge in ledger.charges_of("chat", "run")]
 
 
-def test_noise_and_event_are_those_of_the_noisy_steps() -> None:
+def test_noise_and_event_are_those_of_the_noisy_steps():
     assert [STEPS.noise_std(step) for step in range(9)] == [0.0 if each else 1.0 for each in LISTED]
     assert STEPS.event == SelfComposedDpEvent(ONE, 3)
     assert STEPS.event_of(range(3, 6)) == SelfComposedDpEvent(ONE, 2)
@@ -259,7 +256,7 @@ def test_noise_and_event_are_those_of_the_noisy_steps() -> None:
 @pytest.mark.parametrize(
     ("chunk", "ends"), [(1, [4, 6, 9]), (2, [4, 6, 9]), (3, [6, 9]), (4, [4, 9]), (5, [5, 9]), (9, [9]), (99, [9])]
 )
-def test_chunks_without_a_noisy_step_ride_on_others(chunk: int, ends: list[int]) -> None:
+def test_chunks_without_a_noisy_step_ride_on_others(chunk, ends):
     chunks = STEPS.charged_chunks(chunk)
     assert [each.stop for each in chunks] == ends
     assert [step for each in chunks for step in each] == list(range(9))
@@ -267,7 +264,7 @@ def test_chunks_without_a_noisy_step_ride_on_others(chunk: int, ends: list[int])
     assert training_stage("t", "", STEPS, chunk).charges == tuple(map(STEPS.event_of, chunks))
 
 
-def test_each_level_of_falling_noise_is_an_event_of_its_own() -> None:
+def test_each_level_of_falling_noise_is_an_event_of_its_own():
     """A noisy step has the noise of its own number, redacted steps counted: levels of 3 steps, 1 + 2 of them noisy."""
     falling = NoisySteps(0.1, 2.0, 0.5, 9, schedule=NoiseSchedule("linear", tau=0.5), chunk=3)
     steps = replace(falling, redacted=LISTED, policy="a digest")
@@ -281,14 +278,14 @@ def test_each_level_of_falling_noise_is_an_event_of_its_own() -> None:
     assert STEPS.parameters != steps.parameters
 
 
-def test_noise_on_micro_batches_is_on_twice_the_norm() -> None:
+def test_noise_on_micro_batches_is_on_twice_the_norm():
     shape = {"schedule": NoiseSchedule(), "chunk": 3, "microbatches": 16}
     steps = replace(STEPS, **shape, light=0.5)
     assert [steps.noise_std(step) for step in range(9)] == [0.5 if each else 2.0 for each in LISTED]
     assert steps.event == STEPS.event
 
 
-def test_light_noise_gives_all_steps_an_event_for_users() -> None:
+def test_light_noise_gives_all_steps_an_event_for_users():
     steps = replace(STEPS, light=0.5)
     assert [steps.noise_std(step) for step in range(9)] == [0.25 if each else 1.0 for each in LISTED]
     assert steps.event == STEPS.event
@@ -300,7 +297,7 @@ def test_light_noise_gives_all_steps_an_event_for_users() -> None:
         STEPS.central_event_of(range(9))
 
 
-def test_a_central_account_that_pays_for_all_steps_is_not_exposed(ledger: Ledger) -> None:
+def test_a_central_account_that_pays_for_all_steps_is_not_exposed(ledger):
     steps = replace(STEPS, light=0.5)
     terms = {"corpus": "chats", "plan": [steps.central_event_of(range(9))]}
     ledger.ensure_account("users", *PROTECTION, Budget(1e3, 1e-6), "rdp", **terms)
@@ -312,26 +309,26 @@ def test_a_central_account_that_pays_for_all_steps_is_not_exposed(ledger: Ledger
     assert "exposure" not in entries
 
 
-def test_light_noise_and_a_central_account_come_together(ledger: Ledger) -> None:
+def test_light_noise_and_a_central_account_come_together(ledger):
     for steps, central in ((STEPS, "plain"), (replace(STEPS, light=0.5), "")):
         with pytest.raises(ReleaseError, match="exactly where they take noise"):
             _release(ledger, steps, central)
 
 
-def test_each_chunk_is_charged_once_for_its_noisy_steps_and_exposes_the_plain_account(ledger: Ledger) -> None:
+def test_each_chunk_is_charged_once_for_its_noisy_steps_and_exposes_the_plain_account(ledger):
     release = _release(ledger)
     assert _trained(ledger, release) == [SelfComposedDpEvent(ONE, 1)] * 3
     assert [entry.kind for entry in ledger.entries("plain")].count("exposure") == 3
     assert [release.rung_of(done) for done in (0, 2, 4, 5, 6, 8, 9)] == [1, 1, 1, 2, 2, 3, 3]
 
 
-def test_a_plain_account_does_not_pay_for_it(tmp_path: Path) -> None:
+def test_a_plain_account_does_not_pay_for_it(tmp_path):
     ledger = _ledger(tmp_path, AccountKind.CENTRAL)
     with pytest.raises(LedgerError, match="selective"):
         StepGate(ledger, _release(ledger)).begin(1)
 
 
-def test_another_draw_or_policy_is_another_input(ledger: Ledger) -> None:
+def test_another_draw_or_policy_is_another_input(ledger):
     seen = set()
     for steps in (STEPS, replace(STEPS, policy="another"), replace(STEPS, redacted=draw("linear", 9, 1))):
         release = _release(ledger, steps)
@@ -339,6 +336,6 @@ def test_another_draw_or_policy_is_another_input(ledger: Ledger) -> None:
     assert len(seen) == 6
 
 
-def test_a_chunk_without_a_noisy_step_is_not_charged() -> None:
+def test_a_chunk_without_a_noisy_step_is_not_charged():
     with pytest.raises(ReleaseError, match="none of steps 0 to 3 is noisy"):
         STEPS.event_of(range(3))

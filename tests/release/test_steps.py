@@ -4,7 +4,6 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from rayprivacy.dpsgd.batches import Document
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.ledger.charges import ChargeState
-from rayprivacy.ledger.store import Ledger
 from rayprivacy.release.gate import Asked, Gate, VoteManifest
 from rayprivacy.release.histogram import HistogramMechanism
 from rayprivacy.release.step_mechanism import NoisySteps
@@ -35,20 +33,20 @@ MECHANISM = NoisySteps(sampling_rate=0.1, noise_multiplier=2.0, clipping_norm=0.
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
+def ledger(tmp_path):
     return open_book(tmp_path, [MECHANISM.event])
 
 
-def _release(ledger: Ledger, *inputs: str, chunk: int = 4, mechanism: NoisySteps = MECHANISM) -> StepRelease:
+def _release(ledger, *inputs, chunk=4, mechanism=MECHANISM):
     return training(ledger, mechanism, *inputs, chunk=chunk)
 
 
 @pytest.fixture
-def release(ledger: Ledger) -> StepRelease:
+def release(ledger):
     return _release(ledger)
 
 
-def test_noise_event_and_sensitivity_are_of_one_piece() -> None:
+def test_noise_event_and_sensitivity_are_of_one_piece():
     assert {MECHANISM.noise_std(step) for step in range(10)} == {1.0}  # sigma times C
     assert replace(MECHANISM, clipping_norm=4.0).noise_std(0) == 8.0
     assert MECHANISM.event == SelfComposedDpEvent(PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0)), 10)
@@ -56,13 +54,13 @@ def test_noise_event_and_sensitivity_are_of_one_piece() -> None:
     assert replace(MECHANISM, unit=PrivacyUnit.RECORD).protection.unit is PrivacyUnit.RECORD
 
 
-def test_chunks_cover_every_step_once() -> None:
+def test_chunks_cover_every_step_once():
     for chunk in (1, 3, 4, 10, 99):
         release = StepRelease("chat", "run", "book", "inputs", MECHANISM, chunk)
         assert [step for rung in range(1, release.rungs + 1) for step in release.steps(rung)] == list(range(10))
 
 
-def test_a_training_charges_its_steps_in_chunks(ledger: Ledger, tmp_path: Path) -> None:
+def test_a_training_charges_its_steps_in_chunks(ledger, tmp_path):
     train(ledger, _release(ledger))
     charges = ledger.charges_of("chat", "run")
     assert [(charge.rung, charge.event.count) for charge in charges] == [(1, 4), (2, 4), (3, 2)]
@@ -71,7 +69,7 @@ def test_a_training_charges_its_steps_in_chunks(ledger: Ledger, tmp_path: Path) 
     ledger.verify()
 
 
-def test_a_chunk_is_charged_the_event_of_its_own_steps(ledger: Ledger, tmp_path: Path) -> None:
+def test_a_chunk_is_charged_the_event_of_its_own_steps(ledger, tmp_path):
     """Noise that changes by step is charged where it is drawn, and all chunks together cost what all steps cost."""
     mechanism = changing((2.0, 2.5, 3.0, 3.5, 4.0))
     train(ledger, _release(ledger, chunk=2, mechanism=mechanism))
@@ -82,13 +80,13 @@ def test_a_chunk_is_charged_the_event_of_its_own_steps(ledger: Ledger, tmp_path:
     assert ledger.status("chat").balance.used[0] == pytest.approx(_whole(tmp_path, mechanism)[0], rel=1e-12)
 
 
-def _whole(tmp_path: Path, mechanism: NoisySteps = MECHANISM) -> tuple[int, ...]:
+def _whole(tmp_path, mechanism=MECHANISM):
     ledger = open_book(tmp_path / "whole", [MECHANISM.event])
     ledger.reserve("chat", "run", "d", mechanism.event)
     return ledger.status("chat").balance.used
 
 
-def test_a_chunk_is_charged_before_it_runs_and_stopping_early_charges_no_more(ledger: Ledger) -> None:
+def test_a_chunk_is_charged_before_it_runs_and_stopping_early_charges_no_more(ledger):
     gate = StepGate(ledger, _release(ledger))
     gate.begin(1)
     assert [charge.state for charge in ledger.charges_of("chat", "run")] == [ChargeState.STARTED]
@@ -98,7 +96,7 @@ def test_a_chunk_is_charged_before_it_runs_and_stopping_early_charges_no_more(le
         gate.released("model", "m1 after 3")
 
 
-def test_a_refused_chunk_costs_nothing_and_what_ran_stays_charged(ledger: Ledger, release: StepRelease) -> None:
+def test_a_refused_chunk_costs_nothing_and_what_ran_stays_charged(ledger, release):
     gate = train(ledger, release, until=1)
     with suppress(BudgetRefusedError):  # other releases of the account take what is left
         for number in range(1000):
@@ -110,7 +108,7 @@ def test_a_refused_chunk_costs_nothing_and_what_ran_stays_charged(ledger: Ledger
     assert [charge.rung for charge in ledger.charges_of("chat", "run")] == [1]
 
 
-def test_repeating_a_chunk_takes_the_charge_it_has(ledger: Ledger, release: StepRelease) -> None:
+def test_repeating_a_chunk_takes_the_charge_it_has(ledger, release):
     StepGate(ledger, release).begin(1)  # and dies
     train(ledger, release)
     train(ledger, release)  # a whole repetition that ends in the same model
@@ -118,7 +116,7 @@ def test_repeating_a_chunk_takes_the_charge_it_has(ledger: Ledger, release: Step
     assert train(ledger, release).released("model", "m1 after 3").value == "model"
 
 
-def test_one_release_has_one_model(ledger: Ledger, release: StepRelease) -> None:
+def test_one_release_has_one_model(ledger, release):
     train(ledger, release, "m1")
     with pytest.raises(ReleaseError, match="was made before, and chunk 1 ended in another model"):
         train(ledger, release, "m2")
@@ -126,7 +124,7 @@ def test_one_release_has_one_model(ledger: Ledger, release: StepRelease) -> None
         StepGate(ledger, release).released("model", "m2 after 3")
 
 
-def test_a_model_on_the_way_is_bound_like_the_whole_one(ledger: Ledger, release: StepRelease) -> None:
+def test_a_model_on_the_way_is_bound_like_the_whole_one(ledger, release):
     """A search looks at the model after some chunks: no second one under the same noise may leave, nor follow it."""
     assert train(ledger, release, "m1", until=2).released("model", "m1 after 2", 2).value == "model"
     for other in ("m2 after 2", "m1 after 1"):
@@ -142,9 +140,7 @@ def test_a_model_on_the_way_is_bound_like_the_whole_one(ledger: Ledger, release:
         gate.end(3, "")
 
 
-def test_a_release_of_version_0_1_is_served_and_its_open_chunks_are_not_repeated(
-    ledger: Ledger, release: StepRelease
-) -> None:
+def test_a_release_of_version_0_1_is_served_and_its_open_chunks_are_not_repeated(ledger, release):
     """Only its last chunk bound a model; what was left half-way could have ended in two."""
     for rung in (1, 2, 3):
         gate = StepGate(ledger, release)
@@ -159,7 +155,7 @@ def test_a_release_of_version_0_1_is_served_and_its_open_chunks_are_not_repeated
         train(ledger, release)
 
 
-def test_streams_differ_between_books_releases_and_inputs(tmp_path: Path, ledger: Ledger) -> None:
+def test_streams_differ_between_books_releases_and_inputs(tmp_path, ledger):
     release = _release(ledger)
     streams = {
         release.stream,
@@ -174,7 +170,7 @@ def test_streams_differ_between_books_releases_and_inputs(tmp_path: Path, ledger
     assert _release(ledger, chunk=5).stream == release.stream  # how it is charged changes no noise
 
 
-def test_another_chunk_size_and_an_account_of_another_unit_are_refused(ledger: Ledger) -> None:
+def test_another_chunk_size_and_an_account_of_another_unit_are_refused(ledger):
     with pytest.raises(LedgerError, match="protects central record"):
         StepGate(ledger, _release(ledger, mechanism=replace(MECHANISM, unit=PrivacyUnit.RECORD))).begin(1)
     assert ledger.charges_of("chat", "run") == []
@@ -194,17 +190,17 @@ COUNTED = np.array([30 * SCALE, 9 * SCALE])
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Ledger:
+def book(tmp_path):
     book = open_book(tmp_path, [STEPS.event, STEPS.event], account="steps")
     book.ensure_account("sums", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(8.0, 1e-6))
     return book
 
 
-def _training(book: Ledger, stage: str = "", *inputs: str) -> StepRelease:
+def _training(book, stage="", *inputs):
     return training(book, STEPS, *inputs, account="steps", stage=stage)
 
 
-def test_releases_without_a_stage_have_the_names_they_always_had(book: Ledger) -> None:
+def test_releases_without_a_stage_have_the_names_they_always_had(book):
     """Ledgers and run directories hold these: any other name would charge, and draw, an old release once more."""
     release = replace(_training(book), opening="book")
     assert release.inputs == "95a30a5acd9684906deed225dc6b8d6eee30ecbd6d3075a3e1d9071e29915066"
@@ -221,7 +217,7 @@ def test_releases_without_a_stage_have_the_names_they_always_had(book: Ledger) -
     ]
 
 
-def _taking_part(release: StepRelease) -> list[bytes]:
+def _taking_part(release):
     """The coins of 64 users at step 0, each with a token of its own."""
     documents = [Document(np.array([user, user], dtype=np.int32), 1) for user in range(64)]
     units = [Unit(unit_tag(KEY, "user", user), (document,)) for user, document in enumerate(documents)]
@@ -229,11 +225,11 @@ def _taking_part(release: StepRelease) -> list[bytes]:
     return [documents[0].ids.tobytes() for documents in sampler.sample(0)]
 
 
-def _noise(release: StepRelease) -> np.ndarray[Any, Any]:
+def _noise(release):
     return KeyedNoise(KEY, release.stream).normal(0, "weight", 0, 1000).numpy()
 
 
-def test_two_trainings_of_one_release_share_neither_coins_nor_noise(book: Ledger) -> None:
+def test_two_trainings_of_one_release_share_neither_coins_nor_noise(book):
     first, second = _training(book, "parses"), _training(book, "texts")
     assert _taking_part(first) != _taking_part(second)
     assert abs(np.corrcoef(_noise(first), _noise(second))[0, 1]) < 0.2
@@ -242,7 +238,7 @@ def test_two_trainings_of_one_release_share_neither_coins_nor_noise(book: Ledger
     assert np.array_equal(_noise(again), _noise(first))
 
 
-def test_two_trainings_of_one_release_are_charged_twice_and_each_resumes_on_its_own(book: Ledger) -> None:
+def test_two_trainings_of_one_release_are_charged_twice_and_each_resumes_on_its_own(book):
     first, second = _training(book, "parses"), _training(book, "texts")
     train(book, first, "parser")
     once = book.status("steps").balance.used
@@ -265,16 +261,16 @@ def test_two_trainings_of_one_release_are_charged_twice_and_each_resumes_on_its_
     book.verify()
 
 
-def test_a_stage_is_not_mistaken_for_an_input(book: Ledger) -> None:
+def test_a_stage_is_not_mistaken_for_an_input(book):
     named = [("a", "b", "c"), ("", "a", "b", "c"), ("", "b", "a", "c"), ("b", "a", "c"), ("ab",), ()]
     assert len({_training(book, *each).inputs for each in named}) == 6
 
 
 @pytest.mark.parametrize("kind", ["votes", "histogram"])
-def test_equal_sums_of_two_stages_are_two_charges_and_two_draws(book: Ledger, kind: str) -> None:
+def test_equal_sums_of_two_stages_are_two_charges_and_two_draws(book, kind):
     gate, far_above = Gate(book, "sums", KEY), np.array([300 * SCALE, 200 * SCALE])
 
-    def released(stage: str) -> bytes:
+    def released(stage):
         if kind == "votes":
             found = gate.release_votes("run", VOTES, Private(VOTED), EVERYBODY, asked=ASKED, stage=stage)
         else:

@@ -1,9 +1,6 @@
 """A run directory on disk, with whatever a test wants changed."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,22 +12,22 @@ from rayprivacy.reporting import render
 
 
 @pytest.fixture(autouse=True)
-def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_pictures(request, monkeypatch):
     """To draw them takes longer than all else: test_pictures does."""
     if request.path.name != "test_pictures.py":
         monkeypatch.setattr(render, "write_pictures", lambda *_: [])
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> Callable[..., Path]:
+def make_run(tmp_path):
     def make(
-        cert: dict[str, Any] | None = None,
-        figures: dict[str, Any] | None = None,
-        name: str = "",
-        recipe: Any = RECIPE,
-        model: bool = False,
-        audited: bool = False,
-    ) -> Path:
+        cert=None,
+        figures=None,
+        name="",
+        recipe=RECIPE,
+        model=False,
+        audited=False,
+    ):
         folder = tmp_path / name
         (folder / "model" if model else folder).mkdir(parents=True, exist_ok=True)
         files = {"certificate": certificate() | (cert or {}), "metrics": metrics() | (figures or {})}

@@ -25,7 +25,7 @@ WIDTHS = (1280, 390)
 Make = Callable[..., Path]
 
 
-def _looked_at(folder: Path, *pages: Path) -> tuple[list[str], list[str], list[str]]:
+def _looked_at(folder, *pages):
     """Sizes and sections of pages at every width, what they wrote to the console, and what they asked for."""
     log, probe = folder / "net.json", folder / "probe.html"
     frames = [FRAME.format(width=width, page=html.escape(page.read_text())) for page in pages for width in WIDTHS]
@@ -40,7 +40,7 @@ def _looked_at(folder: Path, *pages: Path) -> tuple[list[str], list[str], list[s
     return found[1].split(","), console, sorted(url for url in urls if errands.match(url))
 
 
-def test_every_page_fits_without_an_error_or_a_request(make_run: Make, tmp_path: Path) -> None:
+def test_every_page_fits_without_an_error_or_a_request(make_run, tmp_path):
     runs = [
         make_run({"run_request": {"epsilon": each, "delta": 1e-6}}, name=f"run-{each}", audited=each == 8)
         for each in (1, 8)
@@ -50,7 +50,7 @@ def test_every_page_fits_without_an_error_or_a_request(make_run: Make, tmp_path:
     assert _looked_at(tmp_path, *pages) == (sizes, [], [])
 
 
-def test_an_error_and_a_request_are_seen(make_run: Make, tmp_path: Path) -> None:
+def test_an_error_and_a_request_are_seen(make_run, tmp_path):
     page = write_report(make_run())
     script = '<script>console.error("x")</script><img src="http://127.0.0.1:9/pixel.png">'
     page.write_text(page.read_text().replace("default-src 'none'", "default-src * 'unsafe-inline'") + script)

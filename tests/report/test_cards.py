@@ -27,13 +27,13 @@ OTHER |= {"account": "second", "kind": "central", "epsilon": 8.0}
 Make = Callable[..., Path]
 
 
-def cards(run: Path, fresh: bool = True) -> tuple[str, str]:
+def cards(run, fresh=True):
     if fresh:
         write_cards(run)
     return (run / "README.md").read_text(), (run / "model" / "README.md").read_text()
 
 
-def code(card: str) -> str:
+def code(card):
     return "\n".join(line[4:] for line in card.splitlines() if line.startswith("    "))
 
 
@@ -43,7 +43,7 @@ CHANGES += [{"exposures": [{"account": "other", "kind": "selective", "release_id
 
 
 @pytest.mark.parametrize("changes", CHANGES)
-def test_page_and_cards_make_the_same_statement(make_run: Make, changes: dict[str, Any]) -> None:
+def test_page_and_cards_make_the_same_statement(make_run, changes):
     run = make_run(changes, model=True)
     page, cert = Page(write_report(run)), Certificate.model_validate(certificate() | changes)
     said = statement(cert)
@@ -61,7 +61,7 @@ WARNED["no meaningful guarantee: epsilon = 60 is above 50"] = {"epsilon": 60.0}
 
 
 @pytest.mark.parametrize("said", WARNED)
-def test_a_warning_takes_the_place_of_the_claim(make_run: Make, said: str) -> None:
+def test_a_warning_takes_the_place_of_the_claim(make_run, said):
     run = make_run(WARNED[said], model=True)
     page = Page(write_report(run))
     assert f"Warning: do not rely on a guarantee from this run {said}" in page.text
@@ -76,7 +76,7 @@ def test_a_warning_takes_the_place_of_the_claim(make_run: Make, said: str) -> No
         assert not [claim for claim in ("are protected with", "Share them", "free to share") if claim in text]
 
 
-def test_a_selective_guarantee_is_not_called_more(make_run: Make) -> None:
+def test_a_selective_guarantee_is_not_called_more(make_run):
     run = make_run({"kind": "selective", "unit": "phrase"}, model=True)
     for text in (Page(write_report(run)).text, *cards(run)):
         assert "Releases of the account are selectively differentially private (what its policy calls" in text
@@ -85,7 +85,7 @@ def test_a_selective_guarantee_is_not_called_more(make_run: Make) -> None:
     assert "differential-privacy" not in ModelCard(cards(run)[1]).data.tags
 
 
-def test_no_private_figure_is_on_a_card(make_run: Make) -> None:
+def test_no_private_figure_is_on_a_card(make_run):
     figures = metrics() | {"timings_s": {"teachers": SENTINEL}}
     figures["heldout"]["perplexity"]["student"] = figures["heldout"]["cut_share"] = SENTINEL
     run = make_run(figures=figures, model=True)
@@ -100,7 +100,7 @@ def test_no_private_figure_is_on_a_card(make_run: Make) -> None:
 
 
 @pytest.mark.parametrize(("rows", "size"), [(999, "n<1K"), (1000, "1K<n<10K"), (10_000, "10K<n<100K")])
-def test_the_hubs_library_reads_the_front_matter(make_run: Make, rows: int, size: str) -> None:
+def test_the_hubs_library_reads_the_front_matter(make_run, rows, size):
     run = make_run(model=True)
     pq.write_table(pa.table({"text": ["x"] * rows}), run / "synthetic.parquet")
     dataset, model = cards(run)
@@ -113,7 +113,7 @@ def test_the_hubs_library_reads_the_front_matter(make_run: Make, rows: int, size
     assert (read["library_name"], read["pipeline_tag"]) == ("transformers", "text-generation")
 
 
-def test_names_that_would_break_yaml_or_markdown(make_run: Make) -> None:
+def test_names_that_would_break_yaml_or_markdown(make_run):
     codes = {"values": {ATTACK: ["`---`", "x: [y", "*"]}}
     recipe = {"method": "generator", "corpus": {"labels": [ATTACK]}, "codes": codes}
     run = make_run({"release_id": BREAKING, "account": ATTACK}, model=True, recipe=recipe)
@@ -127,9 +127,7 @@ def test_names_that_would_break_yaml_or_markdown(make_run: Make) -> None:
     assert DatasetCard(cards(run)[0]).data["pretty_name"] == f"Synthetic text of release {' '.join(BREAKING.split())}"
 
 
-def test_the_code_of_both_cards_runs(
-    make_run: Make, tiny_base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_code_of_both_cards_runs(make_run, tiny_base, monkeypatch, capsys):
     codes = {"values": {"tone": ["kind", "dry"]}}
     run = make_run(recipe={"method": "generator", "corpus": {"labels": ["tone"]}, "codes": codes})
     copytree(tiny_base, run / "model")
@@ -143,14 +141,14 @@ def test_the_code_of_both_cards_runs(
     assert capsys.readouterr().out.startswith("tone: kind")
 
 
-def test_paths_of_the_recipe_stay_in_it(make_run: Make) -> None:
+def test_paths_of_the_recipe_stay_in_it(make_run):
     recipe = {"method": "seqpate", "model": {"base": "/srv/secret-project/base"}, "corpus": {"source": "/srv/chats"}}
     for card in cards(make_run(model=True, recipe=recipe)):
         assert "Base model: base." in card
         assert "/srv" not in card
 
 
-def test_each_card_needs_what_it_describes_and_replaces_what_was_there(make_run: Make) -> None:
+def test_each_card_needs_what_it_describes_and_replaces_what_was_there(make_run):
     run = make_run()
     assert write_cards(run) == [run / "README.md"]
     assert not (run / "model").exists()
@@ -175,7 +173,7 @@ def test_each_card_needs_what_it_describes_and_replaces_what_was_there(make_run:
         ("synthetic.parquet", "no Parquet", "is no Parquet file"),
     ],
 )
-def test_bad_input_is_one_sentence(make_run: Make, file: str, content: str, says: str) -> None:
+def test_bad_input_is_one_sentence(make_run, file, content, says):
     run = make_run()
     (run / file).write_text(content)
     with pytest.raises(ConfigError, match=says):

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,16 +20,16 @@ Make = Callable[..., Path]
 
 
 @pytest.fixture
-def page(make_run: Make) -> Page:
+def page(make_run):
     return Page(write_report(make_run()))
 
 
 @pytest.fixture
-def audited(make_run: Make) -> Path:
+def audited(make_run):
     return make_run(audited=True)
 
 
-def test_every_section_once_every_tag_closed_and_figures_described(page: Page) -> None:
+def test_every_section_once_every_tag_closed_and_figures_described(page):
     assert page.open == []
     assert [name for name in page.ids() if name in SECTIONS] == SECTIONS
     assert len(page.ids()) == len(set(page.ids()))
@@ -43,7 +42,7 @@ def test_every_section_once_every_tag_closed_and_figures_described(page: Page) -
         assert set((attrs["aria-labelledby"] or "").split()) <= set(page.ids())
 
 
-def test_nothing_is_fetched_and_nothing_runs(page: Page) -> None:
+def test_nothing_is_fetched_and_nothing_runs(page):
     tags = {tag for tag, _ in page.tags}
     assert not tags & {"script", "link", "img", "iframe", "object", "image", "use"}
     links = [value or "" for _, attrs in page.tags for key, value in attrs.items() if key in ("href", "src", "srcset")]
@@ -53,7 +52,7 @@ def test_nothing_is_fetched_and_nothing_runs(page: Page) -> None:
     assert not [word for word in ("http://", "https://", "@import", "url(") if word in page.source]
 
 
-def test_the_claim_is_the_cap_and_the_request_stands_beside_it(page: Page) -> None:
+def test_the_claim_is_the_cap_and_the_request_stands_beside_it(page):
     for said in (
         "Users of the corpus are protected with epsilon = 3, delta = 1e-06 (unit: user, relation: add-or-remove)",
         "This run asked for epsilon = 1.5, delta = 1e-06",
@@ -64,7 +63,7 @@ def test_the_claim_is_the_cap_and_the_request_stands_beside_it(page: Page) -> No
     assert "Warning" not in page.text
 
 
-def test_private_figures_are_labelled(page: Page, make_run: Make) -> None:
+def test_private_figures_are_labelled(page, make_run):
     assert page.text.count(LABEL) == 2  # above the table, in the histogram's legend
     for said in ("On held-out text (internal)", "Held-out internal", "Student (this run) 31.07 6.44 3.22"):
         assert said in page.text
@@ -74,7 +73,7 @@ def test_private_figures_are_labelled(page: Page, make_run: Make) -> None:
     assert unmarked.count(LABEL) == 3
 
 
-def test_the_copy_that_leaves_the_house_has_no_private_figure(make_run: Make) -> None:
+def test_the_copy_that_leaves_the_house_has_no_private_figure(make_run):
     page = Page(write_report(make_run(), internal=False))
     assert "internal" not in page.text.lower()
     assert "held-out" not in page.text.lower()
@@ -82,7 +81,7 @@ def test_the_copy_that_leaves_the_house_has_no_private_figure(make_run: Make) ->
     assert [name for name in page.ids() if name in SECTIONS] == SECTIONS
 
 
-def test_everything_is_escaped_and_a_password_blotted_out(make_run: Make) -> None:
+def test_everything_is_escaped_and_a_password_blotted_out(make_run):
     run = make_run({"account": ATTACK, "release_id": ATTACK, "warnings": [ATTACK]})
     pq.write_table(pa.table({"text": [ATTACK, "</li></ol><b>", None]}), run / "synthetic.parquet")
     page = Page(write_report(run))
@@ -93,7 +92,7 @@ def test_everything_is_escaped_and_a_password_blotted_out(make_run: Make) -> Non
     assert "postgresql://ada:***@db/ledger?sslmode=require&sslpassword=***" in page.text
 
 
-def test_twenty_released_samples_and_the_same_bytes_each_time(make_run: Make) -> None:
+def test_twenty_released_samples_and_the_same_bytes_each_time(make_run):
     run = make_run()
     for name in ("run.log", "private.json"):
         (run / name).write_text('"SECRET"')
@@ -109,7 +108,7 @@ def test_twenty_released_samples_and_the_same_bytes_each_time(make_run: Make) ->
 
 @pytest.mark.parametrize("name", ["certificate.json", "metrics.json", "recipe.yaml", "synthetic.parquet"])
 @pytest.mark.parametrize("content", [None, "{"])
-def test_a_file_that_is_missing_or_broken_is_named(make_run: Make, name: str, content: str | None) -> None:
+def test_a_file_that_is_missing_or_broken_is_named(make_run, name, content):
     run = make_run()
     (run / name).unlink()
     if content:
@@ -119,7 +118,7 @@ def test_a_file_that_is_missing_or_broken_is_named(make_run: Make, name: str, co
 
 
 @pytest.mark.parametrize("key", ["epsilon", "ledger_head", "events", "warnings", "run_request"])
-def test_a_missing_key_or_column_is_named_with_its_file(make_run: Make, key: str) -> None:
+def test_a_missing_key_or_column_is_named_with_its_file(make_run, key):
     run = make_run()
     pq.write_table(pa.table({"words": ["x"]}), run / "synthetic.parquet")
     with pytest.raises(ConfigError, match="column 'text'"):
@@ -132,14 +131,14 @@ def test_a_missing_key_or_column_is_named_with_its_file(make_run: Make, key: str
         write_report(run)
 
 
-def test_text_in_place_of_a_figure_is_refused_and_not_quoted(make_run: Make) -> None:
+def test_text_in_place_of_a_figure_is_refused_and_not_quoted(make_run):
     heldout = metrics()["heldout"] | {"perplexity": {"base": "a private sentence"}}
     with pytest.raises(ConfigError, match=r"heldout\.perplexity\.base") as caught:
         write_report(make_run(figures={"heldout": heldout}))
     assert "sentence" not in str(caught.value)
 
 
-def test_the_internal_page_shows_both_and_one_to_share_neither(audited: Path) -> None:
+def test_the_internal_page_shows_both_and_one_to_share_neither(audited):
     page = Page(write_report(audited))
     assert len(page.ids()) == len(set(page.ids()))
     for said in ("0.625", "0.94", "0.475 to 0.525", "intervals are rough"):
@@ -154,7 +153,7 @@ def test_the_internal_page_shows_both_and_one_to_share_neither(audited: Path) ->
     assert not [word for word in ("Not flagged", "AUC", "mauve") if word in shared.text]
 
 
-def test_dots_are_where_the_figures_are(audited: Path) -> None:
+def test_dots_are_where_the_figures_are(audited):
     source = write_report(audited).read_text()
     roc, exposure = (re.search(rf'<svg class="{kind}".*?</svg>', source, re.S)[0] for kind in ("roc", "exposure"))
     assert re.findall(r'<circle class="dot loss" cx="[\d.]+" cy="([\d.]+)"', roc) == ["206.0", "202.4", "183.5"]
@@ -164,7 +163,7 @@ def test_dots_are_where_the_figures_are(audited: Path) -> None:
     assert re.findall(r'<circle class="dot leaked" cx="[\d.]+" cy="([\d.]+)"', exposure) == ["26.0"]
 
 
-def test_a_flagged_run_is_an_alarm(audited: Path) -> None:
+def test_a_flagged_run_is_an_alarm(audited):
     flagged = AUDIT | {"verdict": {"flagged": True, "sentence": "FLAGGED by membership."}}
     (audited / "audit.json").write_text(json.dumps(flagged))
     page = Page(write_report(audited))
@@ -173,7 +172,7 @@ def test_a_flagged_run_is_an_alarm(audited: Path) -> None:
 
 
 @pytest.fixture
-def three(make_run: Make) -> list[Path]:
+def three(make_run):
     """Three runs of growing epsilon; the second is beaten by the first."""
     runs = []
     for name, epsilon, student in (("one", 1.0, 40.0), ("three", 3.0, 41.5), ("eight", 8.0, 30.25)):
@@ -183,11 +182,11 @@ def three(make_run: Make) -> list[Path]:
     return runs
 
 
-def _circles(page: Page) -> list[str | None]:
+def _circles(page):
     return [attrs["class"] for tag, attrs in page.tags if tag == "circle"]
 
 
-def test_the_page_shows_every_run_and_one_to_share_no_private_figure(three: list[Path], tmp_path: Path) -> None:
+def test_the_page_shows_every_run_and_one_to_share_no_private_figure(three, tmp_path):
     page = Page(write_comparison(three, tmp_path / "page.html"))
     shared = Page(write_comparison(three, tmp_path / "shared.html", internal=False))
     for word in ("40.00", "41.50", "30.25", "61.32", "erplexity", "internal"):
@@ -202,7 +201,7 @@ def test_the_page_shows_every_run_and_one_to_share_no_private_figure(three: list
 
 
 @pytest.mark.parametrize("other", [{"kind": "selective"}, {"unit": "record", "epsilon": 70.0}])
-def test_claims_of_different_kinds_share_no_frontier(three: Any, make_run: Make, tmp_path: Path, other: Any) -> None:
+def test_claims_of_different_kinds_share_no_frontier(three, make_run, tmp_path, other):
     """The epsilon of a selective run is not one for users."""
     more = make_run({"corpus_digest": "0" * 64} | other, name="other")
     page = Page(write_comparison([*three, more], tmp_path / "page.html"))
@@ -212,7 +211,7 @@ def test_claims_of_different_kinds_share_no_frontier(three: Any, make_run: Make,
     assert _circles(page) == []
 
 
-def test_the_command_and_its_refusals(three: list[Path], tmp_path: Path) -> None:
+def test_the_command_and_its_refusals(three, tmp_path):
     path = tmp_path / "page.html"
     with pytest.raises(ConfigError, match="two run directories or more"):
         write_comparison(three[:1], path)

@@ -5,7 +5,6 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -26,32 +25,32 @@ Make = Callable[..., Path]
 
 
 @pytest.fixture
-def run(make_run: Make) -> Path:
+def run(make_run):
     return make_run(audited=True)
 
 
-def names(folder: Path) -> set[str]:
+def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def colour(name: str) -> tuple[int, int, int]:
+def colour(name):
     css = (Path(render.__file__).parent / "templates" / "report.css").read_text()
     found = re.search(rf"--{name}: #(\w\w)(\w\w)(\w\w);", css)  # the first are the light ones
     assert found
     return tuple(int(part, 16) for part in found.groups())  # type: ignore[return-value]
 
 
-def all_pictures(**changes: Any) -> list[Picture]:
+def all_pictures(**changes):
     cert, figures = Certificate.model_validate(certificate() | changes), Metrics.model_validate(metrics())
     return run_pictures(cert, figures, method_named("seqpate").card, Audit.model_validate(AUDIT))
 
 
-def account_picture(folder: Path, **changes: Any) -> Image.Image:
+def account_picture(folder, **changes):
     (path,) = write_pictures(folder, [each for each in all_pictures(**changes) if each.name == "account"])
     return Image.open(path)
 
 
-def test_an_internal_report_has_all_of_them_and_one_to_share_no_private_one(run: Path) -> None:
+def test_an_internal_report_has_all_of_them_and_one_to_share_no_private_one(run):
     write_report(run, internal=False)
     assert names(run / "plots") == PUBLIC
     shared = {name: (run / "plots" / name).read_bytes() for name in PUBLIC}
@@ -67,13 +66,13 @@ def test_an_internal_report_has_all_of_them_and_one_to_share_no_private_one(run:
         assert path.stat().st_mode & 0o777 == (0o600 if path.name in PRIVATE else 0o644)
 
 
-def test_text_that_is_not_said_to_be_releasable_is_private() -> None:
+def test_text_that_is_not_said_to_be_releasable_is_private():
     figures = Metrics.model_validate(metrics() | {"synthetic": metrics()["synthetic"] | {"releasable": False}})
     pictures = run_pictures(Certificate.model_validate(certificate()), figures, method_named("seqpate").card, None)
     assert {each.name: each.internal for each in pictures}["lengths"]
 
 
-def test_the_bar_has_the_colours_of_the_page_in_proportion(tmp_path: Path) -> None:
+def test_the_bar_has_the_colours_of_the_page_in_proportion(tmp_path):
     pixels = account_picture(tmp_path).convert("RGB")
     row = [pixels.getpixel((x, 110)) for x in range(pixels.width)]
     shares = [row.count(colour(name)) / 2000 for name in ("released", "other", "left")]
@@ -83,7 +82,7 @@ def test_the_bar_has_the_colours_of_the_page_in_proportion(tmp_path: Path) -> No
     assert account_picture(tmp_path, account=f"{ATTACK} & \x00\x1b <svg " + "long " * 60).height > 400
 
 
-def test_letters_are_drawn(tmp_path: Path) -> None:
+def test_letters_are_drawn(tmp_path):
     figure, dark = stacked_bar("account", "title", [Part("bar-this", "one", 1.0, "1")]), []
     for number, times in enumerate((0, 1, 10)):
         legend = [("", "one two three" * times)] if times else []
@@ -95,7 +94,7 @@ def test_letters_are_drawn(tmp_path: Path) -> None:
     assert dark[1] + 2000 < dark[2]
 
 
-def test_legends_and_rules_are_complete() -> None:
+def test_legends_and_rules_are_complete():
     pictures = all_pictures()
     assert len(pictures) == 6
     for picture in pictures:
@@ -110,9 +109,7 @@ def test_legends_and_rules_are_complete() -> None:
 
 
 @pytest.mark.parametrize("missing", ["renderer", "fonts"])
-def test_without_renderer_or_font_the_report_is_written_and_says_so(
-    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, missing: str
-) -> None:
+def test_without_renderer_or_font_the_report_is_written_and_says_so(run, monkeypatch, caplog, missing):
     if missing == "renderer":
         monkeypatch.setitem(sys.modules, "resvg_py", None)  # what an import sees where it is not installed
     else:
@@ -127,7 +124,7 @@ def test_without_renderer_or_font_the_report_is_written_and_says_so(
     assert not (run / "plots").exists()
 
 
-def test_a_comparison_has_its_frontier_in_a_folder_named_after_it(make_run: Make, tmp_path: Path) -> None:
+def test_a_comparison_has_its_frontier_in_a_folder_named_after_it(make_run, tmp_path):
     runs = [make_run({"run_request": {"epsilon": epsilon, "delta": 1e-6}}, name=f"run-{epsilon}") for epsilon in (1, 8)]
     write_comparison(runs, tmp_path / "shared.html", internal=False)
     assert not (tmp_path / "shared-plots").exists()

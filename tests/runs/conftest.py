@@ -1,11 +1,9 @@
 """The toy on one local Ray."""
 
-from pathlib import Path
-
 import pytest
 from toy_bench import Bench
 
 
 @pytest.fixture
-def bench(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Bench:
+def bench(tmp_path, tiny_base, local_ray):
     return Bench(tmp_path, tiny_base)

@@ -1,7 +1,6 @@
 """Advice from the measured frontier: the nearest rows, best first, and a plain word where there are none."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import command
@@ -12,7 +11,7 @@ from rayprivacy.runs.advice import Evidence, advice, advice_for, measured_fronti
 JOBS = Path(__file__).parents[2] / "jobs"
 
 
-def _row(method: str, over_base: float, users: int = 1000, epsilon: float = 3.0, **given: Any) -> Evidence:
+def _row(method, over_base, users=1000, epsilon=3.0, **given):
     shape = {"corpus": "talk", "settings": f"settings of {over_base}", "runs": 1, "mauve": None, "minutes": 10.0}
     return Evidence(method=method, over_base=over_base, users=users, epsilon=epsilon, **shape | given)
 
@@ -26,7 +25,7 @@ ROWS = [
 ]
 
 
-def test_the_best_of_the_nearest_rows_is_advised_and_the_best_of_the_other_method_is_shown() -> None:
+def test_the_best_of_the_nearest_rows_is_advised_and_the_best_of_the_other_method_is_shown():
     said = advice(900, 3.2, None, ROWS)
     assert said.startswith("for about 900 users at epsilon 3.2, generator with settings of 0.5.")
     assert "on talk with 1,000 users at epsilon 3" in said
@@ -47,11 +46,11 @@ def test_the_best_of_the_nearest_rows_is_advised_and_the_best_of_the_other_metho
 
 
 @pytest.mark.parametrize(("users", "epsilon"), [(249, 3), (14_001, 3), (1000, 0.9), (1000, 10.1)])
-def test_far_from_all_rows_it_says_so(users: float, epsilon: float) -> None:
+def test_far_from_all_rows_it_says_so(users, epsilon):
     assert advice(users, epsilon, None, ROWS).startswith("no row of the measured frontier is near")
 
 
-def test_the_packaged_rows_are_of_methods_that_there_are(tmp_path: Path) -> None:
+def test_the_packaged_rows_are_of_methods_that_there_are(tmp_path):
     rows = measured_frontier()
     assert {"seqpate", "generator"} <= {row.method for row in rows}
     for row in rows:

@@ -1,8 +1,7 @@
 """A plan of blocks: what a block charges and rests on is in the plan because the block is, and noise fits beside it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent
@@ -17,13 +16,13 @@ RECIPE = parse_recipe({"method": "toy"})
 
 
 class Vote(Block):
-    def stages(self, recipe: Any) -> tuple[Stage, ...]:
+    def stages(self, recipe):
         return (Stage("vote", "private text", charges=(GaussianDpEvent(7.0),)),)
 
-    def assumptions(self, recipe: Any) -> Any:
+    def assumptions(self, recipe):
         return (*at(Where.NOISE, "noise is noise"), *at(Where.PUBLIC, "topics are public"))
 
-    def check(self, recipe: Any) -> None:
+    def check(self, recipe):
         raise ConfigError("the topics cannot be read.")
 
 
@@ -32,20 +31,20 @@ class Steps(Block):
     calibrated: ClassVar[bool] = True
     beside: tuple[DpEvent, ...] = ()
 
-    def fitted(self, recipe: Any, beside: Sequence[DpEvent]) -> "Steps":
+    def fitted(self, recipe, beside):
         return Steps(tuple(beside))
 
-    def stages(self, recipe: Any) -> tuple[Stage, ...]:
+    def stages(self, recipe):
         return (Stage("steps", "private text", charges=(GaussianDpEvent(3.0),), mechanism=self.beside),)
 
-    def assumptions(self, recipe: Any) -> Any:
+    def assumptions(self, recipe):
         return (*at(Where.STEPS, "coins are secret"), *at(Where.NOISE, "noise is noise"))
 
-    def facts(self, recipe: Any) -> dict[str, Any]:
+    def facts(self, recipe):
         return {"protection": Protection(PrivacyUnit.USER), "noise": "some", "shards": 3}
 
 
-def test_a_plan_is_what_its_blocks_are() -> None:
+def test_a_plan_is_what_its_blocks_are():
     plan = Plan.of(RECIPE, Steps(), Vote(), says=at(Where.RELEASED, "a model"), shards=2)
     assert [stage.name for stage in plan.stages] == ["steps", "vote"]
     assert plan.charges == [GaussianDpEvent(3.0), GaussianDpEvent(7.0)]
@@ -57,6 +56,6 @@ def test_a_plan_is_what_its_blocks_are() -> None:
         plan.check(RECIPE)
 
 
-def test_two_blocks_cannot_both_take_what_is_left() -> None:
+def test_two_blocks_cannot_both_take_what_is_left():
     with pytest.raises(ValueError, match="two blocks are calibrated"):
         Plan.of(RECIPE, Steps(), Steps())

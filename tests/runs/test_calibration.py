@@ -1,6 +1,5 @@
 """The cache of calibrated noise saves time and decides nothing."""
 
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -10,12 +9,12 @@ from rayprivacy.runs.calibration import kept
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return user_cache() / "noise"
 
 
-def test_a_number_is_computed_once_for_its_inputs() -> None:
+def test_a_number_is_computed_once_for_its_inputs():
     compute = Mock(return_value=0.1 + 0.2)
     assert kept(compute, 0.1, 40) == kept(compute, 0.1, 40) == 0.1 + 0.2
     assert compute.call_count == 1
@@ -24,7 +23,7 @@ def test_a_number_is_computed_once_for_its_inputs() -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "nan", "-1", "inf", "0", "half", "1e400"])
-def test_a_damaged_file_is_computed_again(cache: Path, damage: str) -> None:
+def test_a_damaged_file_is_computed_again(cache, damage):
     kept(lambda: 2.5, "inputs")
     (path,) = cache.iterdir()
     path.write_text(damage)
@@ -32,7 +31,7 @@ def test_a_damaged_file_is_computed_again(cache: Path, damage: str) -> None:
     assert path.read_text() == "2.5"
 
 
-def test_a_cache_that_cannot_be_written_is_no_reason_to_stop(cache: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_no_reason_to_stop(cache):
     cache.parent.mkdir(parents=True)
     cache.write_text("a file where the folder should be")
     assert kept(lambda: 2.5, "inputs") == 2.5

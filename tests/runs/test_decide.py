@@ -2,12 +2,10 @@
 
 import shutil
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from toy_bench import QUIET, Bench
+from toy_bench import QUIET
 
 import rayprivacy as rp
 from rayprivacy.core.errors import ConfigError
@@ -28,18 +26,16 @@ each_sampler = pytest.mark.parametrize("kind", SAMPLERS)
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def machine(monkeypatch):
     _fast(monkeypatch, "bfloat16")
     return monkeypatch
 
 
-def _fast(machine: pytest.MonkeyPatch, name: str) -> None:
+def _fast(machine, name):
     machine.setattr(backbone, "fast_format", lambda: name)
 
 
-def test_auto_is_decided_once_and_a_resumed_run_keeps_it_on_another_machine(
-    bench: Bench, machine: pytest.MonkeyPatch
-) -> None:
+def test_auto_is_decided_once_and_a_resumed_run_keeps_it_on_another_machine(bench, machine):
     assert bench.load().model.dtype == "float32"
     done = bench.run(overrides=AUTO)
     stored = yaml.safe_load((done.path / "recipe.yaml").read_text())["model"]["dtype"]
@@ -55,7 +51,7 @@ def test_auto_is_decided_once_and_a_resumed_run_keeps_it_on_another_machine(
     assert other.certificate.release_id != done.certificate.release_id
 
 
-def test_a_mirrored_run_keeps_its_decision_on_another_machine(bench: Bench, machine: pytest.MonkeyPatch) -> None:
+def test_a_mirrored_run_keeps_its_decision_on_another_machine(bench, machine):
     uri = f"file://{bench.folder}/bucket/run"
     rp.run(bench.load(AUTO), uri, work=bench.folder / "work", console=QUIET)
     shutil.rmtree(bench.folder / "work")
@@ -64,7 +60,7 @@ def test_a_mirrored_run_keeps_its_decision_on_another_machine(bench: Bench, mach
     assert again.recipe.model.dtype == "bfloat16"
 
 
-def test_all_trials_of_a_search_share_one_decision(bench: Bench, machine: pytest.MonkeyPatch) -> None:
+def test_all_trials_of_a_search_share_one_decision(bench, machine):
     space = load_space(bench.space())
     recipe = yaml.safe_load(bench.recipe.read_text())
     del recipe["model"]["dtype"]
@@ -76,34 +72,32 @@ def test_all_trials_of_a_search_share_one_decision(bench: Bench, machine: pytest
     assert Trials.of(space, bench.folder / "search").base["model"]["dtype"] == "float32"
 
 
-def test_a_cluster_is_as_fast_as_its_slowest_node(local_ray: None) -> None:
+def test_a_cluster_is_as_fast_as_its_slowest_node(local_ray):
     """The nodes are asked: this one is asked through Ray, and answers as it does by itself."""
     assert format_of("auto") == backbone.fast_format()
 
 
-def _recipe(kind: type[Recipe], base: Path | str, engine: str = "auto", **blocks: Any) -> Recipe:
+def _recipe(kind, base, engine="auto", **blocks):
     return kind.parse({"model": {"base": str(base)}, "generation": {"engine": engine}, **blocks})
 
 
-def _opened(root: Path, recipe: Recipe) -> Run[Recipe]:
+def _opened(root, recipe):
     return Run.open(root, decided(recipe, stored_recipe(root)), resume=True)
 
 
-def _engine(root: Path, recipe: Recipe) -> str:
+def _engine(root, recipe):
     stored = _opened(root, recipe).recipe.generation.engine
     assert stored == yaml.safe_load((root / RECIPE).read_text())["generation"]["engine"]
     return str(stored)
 
 
 @pytest.fixture
-def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
 
 
 @each_sampler
-def test_auto_is_decided_when_a_run_begins_and_kept(
-    kind: type[Recipe], tiny_base: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_auto_is_decided_when_a_run_begins_and_kept(kind, tiny_base, tmp_path, request):
     recipe = _recipe(kind, tiny_base)
     assert _engine(tmp_path / "fast", recipe) == "onnxruntime_float32"
     request.getfixturevalue("not_installed")
@@ -113,9 +107,7 @@ def test_auto_is_decided_when_a_run_begins_and_kept(
 
 
 @each_sampler
-def test_a_run_that_began_without_the_fastest_engine_goes_on_without_it(
-    kind: type[Recipe], tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_began_without_the_fastest_engine_goes_on_without_it(kind, tiny_base, tmp_path, monkeypatch):
     recipe = _recipe(kind, tiny_base)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "onnx", None)
@@ -126,21 +118,19 @@ def test_a_run_that_began_without_the_fastest_engine_goes_on_without_it(
         _opened(tmp_path, _recipe(kind, tiny_base, "onnxruntime_float32"))
 
 
-def test_a_base_that_cannot_be_read_is_no_reason_to_guess(tmp_path: Path) -> None:
+def test_a_base_that_cannot_be_read_is_no_reason_to_guess(tmp_path):
     assert _engine(tmp_path / "run", _recipe(GeneratorRecipe, tmp_path / "nowhere")) == "transformers"
 
 
 @each_sampler
-def test_the_engine_of_written_text_names_no_release(kind: type[Recipe], tiny_base: Path) -> None:
+def test_the_engine_of_written_text_names_no_release(kind, tiny_base):
     engines = ("auto", "transformers", "onnxruntime_float32")
     assert len({_recipe(kind, tiny_base, engine).release_id for engine in engines}) == 1
 
 
 @each_sampler
-def test_with_match_the_engine_is_part_of_the_release_and_a_run_keeps_it(
-    kind: type[Recipe], tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def matched(engine: str) -> Recipe:
+def test_with_match_the_engine_is_part_of_the_release_and_a_run_keeps_it(kind, tiny_base, tmp_path, monkeypatch):
+    def matched(engine):
         return _recipe(kind, tiny_base, engine, match={})
 
     engines = ("transformers", "onnxruntime_float32")
@@ -152,14 +142,14 @@ def test_with_match_the_engine_is_part_of_the_release_and_a_run_keeps_it(
     assert _opened(tmp_path / "other", matched("auto")).recipe.release_id != begun
 
 
-def test_the_engine_of_pseudo_sentences_names_the_release() -> None:
+def test_the_engine_of_pseudo_sentences_names_the_release():
     pseudo: tuple[dict[str, str], ...] = ({}, {"engine": "transformers"}, {"engine": "onnxruntime_float32"})
     default, slow, fast = (SeqPateRecipe.parse({"pseudo": block}).release_id for block in pseudo)
     assert default == slow != fast
 
 
 @pytest.mark.usefixtures("not_installed")
-def test_an_engine_of_pseudo_sentences_that_is_not_installed_is_refused_first() -> None:
+def test_an_engine_of_pseudo_sentences_that_is_not_installed_is_refused_first():
     recipe = SeqPateRecipe.parse({"pseudo": {"engine": "onnxruntime_float32"}})
     with pytest.raises(ConfigError, match=r"^pseudo.engine is 'onnxruntime_float32', which is not installed: "):
         check_recipe(method_of(recipe), recipe, method_of(recipe).planned(recipe))

@@ -1,7 +1,6 @@
 """Figures and samples of many released texts: bounded in memory, of all texts where they are few."""
 
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,13 +13,13 @@ from rayprivacy.runs import drive
 from rayprivacy.runs.method import Output
 
 
-def _texts(path: Path, count: int, width: int = 0) -> list[str]:
+def _texts(path, count, width=0):
     texts = [f"{number} is so nice".ljust(width) for number in range(count)]
     pq.write_table(pa.table({"text": texts, "topic": ["a"] * count}), path, row_group_size=1000)
     return texts
 
 
-def test_few_texts_are_measured_whole_and_many_by_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_texts_are_measured_whole_and_many_by_a_sample(tmp_path, monkeypatch):
     monkeypatch.setattr(drive, "MEASURED", 5000)
     output = Output(figures={"degenerate": {}})
     texts = _texts(tmp_path / "few", 5000)
@@ -33,7 +32,7 @@ def test_few_texts_are_measured_whole_and_many_by_a_sample(tmp_path: Path, monke
     assert found == drive._of_text(tmp_path / "many", output), "the seed is public"
 
 
-def test_samples_are_those_of_the_whole_column(tmp_path: Path) -> None:
+def test_samples_are_those_of_the_whole_column(tmp_path):
     texts = _texts(tmp_path / "many", 12_345)
     places = [texts.index(text) for text in draw_samples(tmp_path / "many")]
     assert len(places) == 20
@@ -42,7 +41,7 @@ def test_samples_are_those_of_the_whole_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_large_file_is_not_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_file_is_not_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(drive, "MEASURED", 1000)
     _texts(tmp_path / "large", 200_000, width=1000)
     draw_samples(tmp_path / "large")  # warms up

@@ -7,11 +7,9 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
-from toy_bench import Bench
 from toy_method import CHUNKS
 
 import rayprivacy as rp
@@ -19,8 +17,8 @@ from rayprivacy.core.files import user_cache
 from rayprivacy.methods.registry import method_named, method_names, method_of, parse_recipe
 from rayprivacy.runs import estimate as module
 from rayprivacy.runs.directory import FOUND, Run
-from rayprivacy.runs.estimate import Estimate, Machine, estimated, keep_seconds, this_machine
-from rayprivacy.runs.plan import UNKNOWN, Effort, Plan, Stage
+from rayprivacy.runs.estimate import Machine, estimated, keep_seconds, this_machine
+from rayprivacy.runs.plan import UNKNOWN, Effort, Stage
 
 JOBS = Path(__file__).parents[2] / "jobs"
 CHAT = JOBS / "seqpate" / "chat.yaml"
@@ -31,7 +29,7 @@ SPREAD = Effort("sample", 0.53 * 400e9, processes=100, threads=False)
 
 
 @pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _cache(tmp_path, monkeypatch):
     """An empty cache, but for the noise that other tests have calibrated."""
     noise = user_cache() / "noise"
     noise.mkdir(parents=True, exist_ok=True)
@@ -40,12 +38,12 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (user_cache() / "noise").symlink_to(noise)
 
 
-def _plan(*efforts: Effort) -> Plan:
+def _plan(*efforts):
     plan = method_named("toy").planned(parse_recipe({"method": "toy"}))
     return replace(plan, stages=(Stage("work", "public text", efforts=efforts),), users=10.0)
 
 
-def _estimate(*efforts: Effort, dtype: str = "float32", machine: Machine = OURS, **more: Any) -> Estimate:
+def _estimate(*efforts, dtype="float32", machine=OURS, **more):
     return estimated(parse_recipe({"method": "toy", "model": {"dtype": dtype}}), _plan(*efforts), machine, **more)
 
 
@@ -67,13 +65,13 @@ def _estimate(*efforts: Effort, dtype: str = "float32", machine: Machine = OURS,
         (UNKNOWN, {}, None),
     ],
 )
-def test_work_is_divided_by_what_the_machine_does(effort: Effort, given: Any, seconds: float | None) -> None:
+def test_work_is_divided_by_what_the_machine_does(effort, given, seconds):
     estimate = _estimate(effort, **given)
     assert estimate.seconds["work"] == (seconds if seconds is None else pytest.approx(seconds))
     assert estimate.users == ((given.get("users") or 10) if effort.users else None)
 
 
-def test_stages_with_machines_of_their_own_are_counted_as_long_as_they_run() -> None:
+def test_stages_with_machines_of_their_own_are_counted_as_long_as_they_run():
     needs = {"stages": [{"stage": "work", "cpus": 14}]}  # 4 machines of 4 CPUs
     recipe = parse_recipe({"method": "toy", "resources": needs})
     estimate = estimated(recipe, _plan(SPREAD), OURS)
@@ -85,7 +83,7 @@ def test_stages_with_machines_of_their_own_are_counted_as_long_as_they_run() -> 
 
 
 @pytest.mark.parametrize("name", [name for name in method_names() if not name.startswith("toy")])
-def test_every_stage_of_our_methods_declares_its_work(name: str) -> None:
+def test_every_stage_of_our_methods_declares_its_work(name):
     path = next(path for job in MAIN_JOBS if (path := JOBS / name / f"{job}.yaml").exists())
     few = ["sanitize.words=500"] if name == "santext" else []  # the table of more words takes long, once
     outline = rp.plan(rp.load_recipe(path, few), timed=True)
@@ -97,13 +95,13 @@ def test_every_stage_of_our_methods_declares_its_work(name: str) -> None:
 
 
 @pytest.mark.parametrize("given", [{"nodes": 0}, {"users": 0}, {"minutes": 0.0}])
-def test_a_guess_is_at_least_one(given: Any) -> None:
+def test_a_guess_is_at_least_one(given):
     with pytest.raises(rp.ConfigError, match="is 0: give a number of at least 1"):
         rp.plan(rp.load_recipe(CHAT), **given)
 
 
 @pytest.mark.exhaustive
-def test_a_plan_with_times_imports_neither_torch_nor_ray() -> None:
+def test_a_plan_with_times_imports_neither_torch_nor_ray():
     code = f"""import sys; from rayprivacy.cli import app
 app(['plan', {str(CHAT)!r}, '--nodes', '2'], standalone_mode=False)
 print([name for name in ('torch', 'transformers', 'ray', 'sklearn') if name in sys.modules])"""
@@ -114,7 +112,7 @@ print([name for name in ('torch', 'transformers', 'ray', 'sklearn') if name in s
 
 
 @pytest.mark.parametrize(("event", "kept"), [("progress", True), (FOUND, False)])
-def test_what_another_run_did_says_nothing_of_its_time(tmp_path: Path, event: str, kept: bool) -> None:
+def test_what_another_run_did_says_nothing_of_its_time(tmp_path, event, kept):
     recipe = parse_recipe({"method": "toy", "model": {"dtype": "float32"}})
     run = Run.open(tmp_path / "out", recipe, resume=False, console=Console(file=io.StringIO()))
     for given in ({"event": "start"}, {"event": event}, {"event": "done", "seconds": 0.5}):
@@ -127,21 +125,21 @@ def test_what_another_run_did_says_nothing_of_its_time(tmp_path: Path, event: st
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_an_earlier_run_is_the_best_estimate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_earlier_run_is_the_best_estimate(bench, monkeypatch):
     declared = (Effort("product", 31e9),)
     toy = method_named("toy").planned
 
-    def planned(self: Any, recipe: Any) -> Plan:
+    def planned(self, recipe):
         plan = toy(recipe)
         stages = [replace(stage, efforts=declared) if stage.name == CHUNKS else stage for stage in plan.stages]
         return replace(plan, stages=tuple(stages))
 
     monkeypatch.setattr(type(method_named("toy")), "planned", planned)
 
-    def guess() -> Estimate:
+    def guess():
         return estimated(bench.load(), method_of(bench.load()).planned(bench.load()), this_machine())
 
-    def run() -> Path:
+    def run():
         return rp.run(bench.load(), bench.folder / "out", console=Console(file=io.StringIO())).path
 
     assert guess().measured == frozenset()

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from toy_bench import SPOKEN, Bench
+from toy_bench import SPOKEN
 from toy_method import CHUNKS
 
 import rayprivacy as rp
@@ -20,30 +20,30 @@ from rayprivacy.runs.meter import EVERY_SECONDS, FIRST_SECONDS, Meter
 class _Said:
     """A meter whose clock is set by hand, and everything it said."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now, self.logged, console = 0.0, list[dict[str, Any]](), Console(file=io.StringIO(), width=60)
         self.meter = Meter(console, lambda stage, figures: self.logged.append(figures), lambda: self.now)
 
-    def look(self, now: float) -> list[str]:
+    def look(self, now):
         self.now, lines = now, list[str]()
         self.meter.look(lambda due: lines.append(self.meter.line) if due else None)
         return lines
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> _Said:
+def said(monkeypatch):
     monkeypatch.setattr(meter, "LOOK_SECONDS", 3600.0)
     return _Said()
 
 
-def test_a_quick_stage_says_nothing_and_a_long_one_a_line_every_thirty_seconds(said: _Said) -> None:
+def test_a_quick_stage_says_nothing_and_a_long_one_a_line_every_thirty_seconds(said):
     with said.meter.stage("votes"):
         times = [now for now in range(200) if said.look(now)]
     assert times == [*range(int(FIRST_SECONDS), 200, int(EVERY_SECONDS))]
     assert [figures["so_far_s"] for figures in said.logged] == times
 
 
-def test_time_left_follows_the_pace_of_the_pieces(said: _Said) -> None:
+def test_time_left_follows_the_pace_of_the_pieces(said):
     with said.meter.stage("teachers"):
         said.meter.count("stacks_trained", 0, 20)
         assert said.look(20) == ["teachers: 0 of 20 stacks trained"], "nothing is known yet"
@@ -59,7 +59,7 @@ def test_time_left_follows_the_pace_of_the_pieces(said: _Said) -> None:
     assert said.logged[1] == {"what": "stacks_trained", "done": 4, "total": 20, "left_s": 150}
 
 
-def test_a_resumed_stage_counts_from_where_it_began(said: _Said) -> None:
+def test_a_resumed_stage_counts_from_where_it_began(said):
     with said.meter.stage("an earlier one"):
         said.meter.count("steps_done", 5, 10)
     with said.meter.stage("DP-SGD"):
@@ -69,14 +69,14 @@ def test_a_resumed_stage_counts_from_where_it_began(said: _Said) -> None:
         assert said.look(30) == ["DP-SGD: 910 of 960 steps done, 2 min 30 s left"]
 
 
-def _progress(bench: Bench, monkeypatch: pytest.MonkeyPatch, out: str, account: str) -> tuple[list[Any], str]:
+def _progress(bench, monkeypatch, out, account):
     """What a run says of counts, to run.log and to a console that is no terminal, when it says all it may."""
     monkeypatch.setattr(meter, "FIRST_SECONDS", 0.0)
     monkeypatch.setattr(meter, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(meter, "LOOK_SECONDS", 0.005)
     real = RunContext.release_histogram
 
-    def slowly(self: Any, *args: Any, **named: Any) -> Any:
+    def slowly(self, *args, **named):
         meter.time.sleep(0.05)  # several looks, also where others keep the machine busy
         return real(self, *args, **named)
 
@@ -89,7 +89,7 @@ def _progress(bench: Bench, monkeypatch: pytest.MonkeyPatch, out: str, account: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_no_private_figure_can_appear(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_private_figure_can_appear(bench, monkeypatch):
     """A run says the same of thirty users and of ten, but for seconds, and every count it says is public."""
     entries, said = _progress(bench, monkeypatch, "out", "talk")
     assert {entry["stage"] for entry in entries} >= {CHUNKS, "corpus by user"}

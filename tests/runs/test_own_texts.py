@@ -2,7 +2,6 @@
 
 import os
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,27 +13,26 @@ from rayprivacy.blocks.pretrain import own_texts
 from rayprivacy.core.console import nobody
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.methods.registry import parse_recipe
-from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.settings import PretrainConfig
 from rayprivacy.runs.directory import Run
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> PretrainConfig:
+def config(tmp_path):
     (tmp_path / "prompts.txt").write_text("the bread is\nwe\n")
     return PretrainConfig(prompts=str(tmp_path / "prompts.txt"), texts=12, max_tokens=8)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[SamplingConfig]:
+def asked(monkeypatch):
     """What is asked of the sampler from here on."""
     found: list[SamplingConfig] = []
     real = module.fast.sampler_of
 
-    def watched(*arguments: Any) -> Any:
+    def watched(*arguments):
         sampler = real(*arguments).__enter__()
 
-        def sample(prompts: list[str], sampling: SamplingConfig) -> list[list[int]]:
+        def sample(prompts, sampling):
             found.append(sampling)
             return sampler(prompts, sampling)
 
@@ -45,10 +43,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[SamplingConfig]:
 
 
 @pytest.fixture
-def texts(tmp_path: Path, tiny_base: Path, tiny_backbone: Backbone, config: PretrainConfig) -> Any:
+def texts(tmp_path, tiny_base, tiny_backbone, config):
     """The texts of a run by its name, with changes of the settings."""
 
-    def made(name: str = "one", engine: str = "transformers", **changes: Any) -> list[list[int]]:
+    def made(name="one", engine="transformers", **changes):
         blocks = {"model": {"base": str(tiny_base)}, "generation": {"engine": engine}, "privacy": {"epsilon": 8.0}}
         recipe = parse_recipe({"method": "generator", **blocks})
         run: Run[Any] = Run.open(tmp_path / name, recipe, resume=True, console=Console(quiet=True))
@@ -57,7 +55,7 @@ def texts(tmp_path: Path, tiny_base: Path, tiny_backbone: Backbone, config: Pret
     return made
 
 
-def test_texts_are_drawn_from_the_base_itself(tiny_backbone: Backbone, texts: Any, asked: list[SamplingConfig]) -> None:
+def test_texts_are_drawn_from_the_base_itself(tiny_backbone, texts, asked):
     documents = texts()
     assert len(documents) == 12
     whole = [tiny_backbone.text(document).startswith("the bread is") for document in documents]
@@ -69,7 +67,7 @@ def test_texts_are_drawn_from_the_base_itself(tiny_backbone: Backbone, texts: An
 
 
 @pytest.mark.parametrize("engine", ["transformers", "onnxruntime_float32"])
-def test_a_text_that_was_cut_has_no_end(tiny_backbone: Backbone, texts: Any, engine: str) -> None:
+def test_a_text_that_was_cut_has_no_end(tiny_backbone, texts, engine):
     ended = []
     for document, prompt in zip(texts(engine=engine, texts=64), ("the bread is", "we") * 32, strict=True):
         written = document[len(tiny_backbone.prefix(prompt)) :]
@@ -78,7 +76,7 @@ def test_a_text_that_was_cut_has_no_end(tiny_backbone: Backbone, texts: Any, eng
     assert not all(ended)
 
 
-def test_they_are_written_once_and_shared(tmp_path: Path, texts: Any, asked: list[SamplingConfig]) -> None:
+def test_they_are_written_once_and_shared(tmp_path, texts, asked):
     one = texts()
     assert texts() == texts("two") == one
     assert len(asked) == 1
@@ -93,9 +91,7 @@ def test_they_are_written_once_and_shared(tmp_path: Path, texts: Any, asked: lis
     assert len(asked) == 6, "a run with another engine shares them too"
 
 
-def test_those_of_another_owner_are_not_read(
-    texts: Any, asked: list[SamplingConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_those_of_another_owner_are_not_read(texts, asked, monkeypatch):
     texts()
     owner = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: owner + 1)
@@ -103,9 +99,7 @@ def test_those_of_another_owner_are_not_read(
     assert len(asked) == 2
 
 
-def test_a_text_ends_with_its_first_sentences_and_goes_on_where_it_has_fewer(
-    tiny_backbone: Backbone, texts: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_ends_with_its_first_sentences_and_goes_on_where_it_has_fewer(tiny_backbone, texts, monkeypatch):
     start, end = [tiny_backbone.start], [tiny_backbone.end]
     whole, more, cut = (tiny_backbone.prefix(text) for text in ("we eat. We go.", "the end. We go home. And", "we eat"))
     written = [[*whole, *end], more, cut, [*cut, *end]]

@@ -1,12 +1,11 @@
 """Where the toy's corpus may come from and where its run may lie: a Dataset, a URI, a cluster, the command line."""
 
 import json
-from typing import Any
 
 import pandas as pd
 import pytest
 import ray.data
-from toy_bench import QUIET, SPOKEN, Bench
+from toy_bench import QUIET, SPOKEN
 from toy_method import CHUNKS, LENGTHS
 from typer.testing import CliRunner
 
@@ -15,15 +14,15 @@ from rayprivacy.cli import app
 from rayprivacy.runs.source import DATASET
 
 
-def _rows(bench: Bench) -> pd.DataFrame:
+def _rows(bench):
     return pd.read_parquet(bench.folder / "talk.parquet")
 
 
-def _dataset(rows: pd.DataFrame, blocks: int = 3) -> Any:
+def _dataset(rows, blocks=3):
     return ray.data.from_pandas(rows.assign(unused="a column of no recipe")).repartition(blocks)
 
 
-def test_a_dataset_is_a_corpus_and_other_rows_are_another(bench: Bench) -> None:
+def test_a_dataset_is_a_corpus_and_other_rows_are_another(bench):
     overrides = {"corpus.source": DATASET, "privacy.epsilon": 3.0}
     result = bench.run(overrides=overrides, dataset=_dataset(_rows(bench)))
     assert (result.path / "private" / "source").stat().st_mode & 0o777 == 0o700
@@ -41,7 +40,7 @@ def test_a_dataset_is_a_corpus_and_other_rows_are_another(bench: Bench) -> None:
     assert list((result.path / "private").iterdir()) == []
 
 
-def test_a_dataset_that_does_not_fit_the_recipe_is_refused(bench: Bench) -> None:
+def test_a_dataset_that_does_not_fit_the_recipe_is_refused(bench):
     rows = _rows(bench)
     with pytest.raises(rp.ConfigError, match=r"a dataset was given, and corpus\.source is .*: set corpus\.source"):
         bench.run(dataset=_dataset(rows))
@@ -52,8 +51,8 @@ def test_a_dataset_that_does_not_fit_the_recipe_is_refused(bench: Bench) -> None
     assert bench.charges() == []
 
 
-def test_what_a_dataset_raises_is_withheld(bench: Bench) -> None:
-    def _quote(rows: pd.DataFrame) -> pd.DataFrame:
+def test_what_a_dataset_raises_is_withheld(bench):
+    def _quote(rows):
         if len(rows):
             raise ValueError(f"cannot parse {rows['said'].iloc[0]}")
         return rows
@@ -64,7 +63,7 @@ def test_what_a_dataset_raises_is_withheld(bench: Bench) -> None:
     assert SPOKEN not in str(caught.value)
 
 
-def test_a_run_at_a_uri_is_finished_elsewhere(bench: Bench) -> None:
+def test_a_run_at_a_uri_is_finished_elsewhere(bench):
     uri = f"file://{bench.folder}/store"
     first, second = (rp.run(bench.load(), uri, work=bench.folder / name, console=QUIET) for name in ("one", "two"))
     assert first.uri == uri
@@ -77,8 +76,8 @@ def test_a_run_at_a_uri_is_finished_elsewhere(bench: Bench) -> None:
     assert rp.clean(uri, work=bench.folder / "two").deleted
 
 
-def test_the_command_line_is_the_same(bench: Bench) -> None:
-    def call(*words: str) -> Any:
+def test_the_command_line_is_the_same(bench):
+    def call(*words):
         return CliRunner().invoke(app, words)
 
     shown, out = call("plan", str(bench.recipe)), str(bench.folder / "out")

@@ -4,9 +4,7 @@ import json
 import operator
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -36,7 +34,7 @@ CORPUS = ShardManifest("", 1, 1, 1, 0.0, (ENTRY,), ENTRY, Dropped(0, 0, 0, 0, 0)
 
 
 @contextmanager
-def _opened(folder: Path, base: Path, out: str, **blocks: Any) -> Iterator[tuple[RunContext[Any], Training]]:
+def _opened(folder, base, out, **blocks):
     (folder / "key").touch()  # a run is resumed with the key file that it began with
     ledger, key = f"sqlite:///{folder}/ledger.db", str(folder / "key")
     shared = {"method": "generator", "model": {"base": str(base), "dtype": "float32"}}
@@ -51,14 +49,14 @@ def _opened(folder: Path, base: Path, out: str, **blocks: Any) -> Iterator[tuple
         yield context, Training(reading, recipe.adapter, recipe.training, recipe.resources)
 
 
-def _inputs(folder: Path, base: Path, out: str) -> tuple[str, str]:
+def _inputs(folder, base, out):
     block = {"source": str(folder / "public.csv"), "steps": 1, "batch": 1, "max_tokens": 16}
     with _opened(folder, base, out, pretrain=block) as (context, trained):
         pretraining.load_model(context)
         return context.recipe.release_id, training._named(context, STAGE, trained).inputs
 
 
-def _scaled(folder: Path, base: Path, out: str, block: dict[str, str] | None) -> tuple[dict[str, float], str, str]:
+def _scaled(folder, base, out, block):
     """The scales of a run, what its certificate says of them, and the inputs that its steps are named by."""
     steps = STEPS | {"max_tokens": 16, "layer_scale": block}
     with _opened(folder, base, out, adapter={"kind": "full"}, training=steps) as (context, trained):
@@ -68,18 +66,18 @@ def _scaled(folder: Path, base: Path, out: str, block: dict[str, str] | None) ->
 
 
 @pytest.fixture
-def public_text(tmp_path: Path, one_thread: None) -> Path:
+def public_text(tmp_path, one_thread):
     path = tmp_path / "public.csv"
     path.write_text(PUBLIC_TEXT)
     return path
 
 
-def _model(run: Path) -> Path:
+def _model(run):
     (folder,) = [path for path in (run / "public").glob("pretrained-*") if path.is_dir()]
     return folder
 
 
-def test_other_public_text_is_another_input_of_the_release(tmp_path: Path, tiny_base: Path, public_text: Path) -> None:
+def test_other_public_text_is_another_input_of_the_release(tmp_path, tiny_base, public_text):
     release, inputs = _inputs(tmp_path, tiny_base, "one")
     assert _inputs(tmp_path, tiny_base, "elsewhere/two") == (release, inputs), "a repeated run is served"
     public_text.write_text("\n".join(["text", *public_text.read_text().splitlines()[:0:-1], "and one more"]))
@@ -88,14 +86,12 @@ def test_other_public_text_is_another_input_of_the_release(tmp_path: Path, tiny_
     assert others != inputs
 
 
-def _found(run: Path) -> list[str]:
+def _found(run):
     events = [json.loads(line) for line in (run / RUN_LOG).read_text().splitlines()]
     return [line["stage"] for line in events if line["event"] == FOUND]
 
 
-def test_a_run_beside_it_shares_the_model(
-    tmp_path: Path, tiny_base: Path, public_text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_beside_it_shares_the_model(tmp_path, tiny_base, public_text, monkeypatch):
     of_one = _inputs(tmp_path, tiny_base, "one")
     trained = Mock(side_effect=pretraining.pretrained)
     monkeypatch.setattr(pretraining, "pretrained", trained)
@@ -118,7 +114,7 @@ def test_a_run_beside_it_shares_the_model(
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> tuple[Path, tuple[str, str]]:
+def trained(tmp_path_factory, tiny_base):
     """A folder with a run `one` that has pretrained its model, and its inputs."""
     folder = tmp_path_factory.mktemp("pretrained")
     (folder / "public.csv").write_text(PUBLIC_TEXT)
@@ -126,9 +122,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> tuple[
 
 
 @pytest.mark.parametrize("damage", ["no figures", "half a model", "another owner", "another disk"])
-def test_what_cannot_be_shared_is_trained(
-    trained: tuple[Path, tuple[str, str]], tiny_base: Path, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
+def test_what_cannot_be_shared_is_trained(trained, tiny_base, monkeypatch, damage):
     (folder, of_one), two = trained, f"{damage}/two"
     (folder / damage).mkdir()
     shutil.copytree(folder / "one", folder / damage / "one")
@@ -147,7 +141,7 @@ def test_what_cannot_be_shared_is_trained(
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_scales_are_those_of_the_public_text_and_part_of_the_inputs(tmp_path: Path, tiny_base: Path) -> None:
+def test_scales_are_those_of_the_public_text_and_part_of_the_inputs(tmp_path, tiny_base):
     public = tmp_path / "public.csv"
     public.write_text("text\nhello number one of the bread\nthe cat sat on my mat\n")
     block = {"from": "public", "source": str(public)}

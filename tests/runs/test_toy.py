@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,12 +32,12 @@ class _KilledError(BaseException):
 
 
 @contextmanager
-def killed(stage: str, *, before: bool) -> Iterator[None]:
+def killed(stage, *, before):
     """Within this, a run ends when it enters a stage, or when the work of the stage is done."""
     real = Run.stage
 
     @contextmanager
-    def dying(self: Any, name: str) -> Iterator[None]:
+    def dying(self, name):
         if before and name == stage:
             raise _KilledError
         with real(self, name):
@@ -52,21 +51,21 @@ def killed(stage: str, *, before: bool) -> Iterator[None]:
             yield
 
 
-def kept(root: Path) -> dict[str, bytes]:
+def kept(root):
     """What a run leaves that does not depend on time; the names of folders differ."""
     names = ("certificate.json", "certificate.md", "synthetic.parquet", "model/model.safetensors", "README.md")
     return {name: (root / name).read_bytes() for name in names}
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> Bench:
+def shared(tmp_path_factory, tiny_base, local_ray):
     """With one finished run, `out`, that tests look at."""
     found = Bench(tmp_path_factory.mktemp("toy"), tiny_base)
     found.run()
     return found
 
 
-def test_the_plan_shows_every_stage_with_its_cost(bench: Bench) -> None:
+def test_the_plan_shows_every_stage_with_its_cost(bench):
     outline = rp.plan(bench.load())
     assert [stage for stage, _, _ in outline.rows()][:3] == [f"{LENGTHS}: 4 bins", CHUNKS, f"{TEXT}: 8 texts"]
     assert len(outline.plan.charges) == 4
@@ -74,7 +73,7 @@ def test_the_plan_shows_every_stage_with_its_cost(bench: Bench) -> None:
     assert f"{outline.epsilon:.4g}" in " ".join(str(outline).split())
 
 
-def test_a_run_leaves_a_release_and_a_certificate_of_each_stage(shared: Bench) -> None:
+def test_a_run_leaves_a_release_and_a_certificate_of_each_stage(shared):
     result = shared.run()
     assert result.texts().count() == 8
     assert result.model().config.model_type == "llama"
@@ -104,9 +103,7 @@ def test_a_run_leaves_a_release_and_a_certificate_of_each_stage(shared: Bench) -
         pytest.param(False, [LENGTHS, CHUNKS, "report"], id="leaving what is charged"),
     ],
 )
-def test_a_run_killed_at_each_stage_resumes_with_the_same_charges(
-    bench: Bench, before: bool, stages: list[str]
-) -> None:
+def test_a_run_killed_at_each_stage_resumes_with_the_same_charges(bench, before, stages):
     """One run dies at every stage, and each attempt is finished by one that dies later."""
     for stage in stages:
         with killed(stage, before=before):
@@ -121,20 +118,20 @@ def test_a_run_killed_at_each_stage_resumes_with_the_same_charges(
     assert len(bench.charges()) == 4
 
 
-def test_audits_and_shadows_read_it_as_it_says(shared: Bench) -> None:
+def test_audits_and_shadows_read_it_as_it_says(shared):
     found = rp.audit(shared.folder / "out", users=10, shadows=4, console=QUIET)
     assert set(found["membership"]) > {"loss", "calibrated"}
     assert found["sample"]["shadows"] == 4
     assert len(shared.charges()) == 4, "shadow models have a ledger of their own"
 
 
-def test_an_audit_needs_users_who_were_held_out(bench: Bench) -> None:
+def test_an_audit_needs_users_who_were_held_out(bench):
     result = bench.run(overrides={"corpus.holdout": 0.0})
     with pytest.raises(rp.ConfigError, match=r"corpus\.holdout = 0 kept nobody aside.*a larger corpus\.holdout"):
         rp.audit(result.path, users=10, console=QUIET)
 
 
-def test_a_recipe_may_plant_canaries(bench: Bench) -> None:
+def test_a_recipe_may_plant_canaries(bench):
     result = bench.run(overrides={"audit.users": 10, "audit.canaries.repetitions": [1, 2]})
     assert json.loads((result.path / "audit.json").read_text())["canaries"]
     assert any("audit run" in warning for warning in result.certificate.warnings)
@@ -143,7 +140,7 @@ def test_a_recipe_may_plant_canaries(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("resumed", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
-def test_a_search_pays_for_every_trial(bench: Bench, resumed: bool) -> None:
+def test_a_search_pays_for_every_trial(bench, resumed):
     out = bench.folder / "search"
     begun: Any = rp.tune(bench.space(trials=1), out=out, console=QUIET) if resumed else None
     assert len(bench.charges("search")) == 4 * resumed
@@ -161,7 +158,7 @@ def test_a_search_pays_for_every_trial(bench: Bench, resumed: bool) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_budget_for_seven_of_twelve_trials_stops_after_seven(bench: Bench) -> None:
+def test_a_budget_for_seven_of_twelve_trials_stops_after_seven(bench):
     plan = rp.plan(bench.load()).plan
     each = sum(renyi.rdp(event, (ORDER,))[0] for event in plan.charges)
     cap = renyi.epsilon_at(7.5 * each, ORDER, 1e-6)
@@ -177,7 +174,7 @@ def test_a_budget_for_seven_of_twelve_trials_stops_after_seven(bench: Bench) -> 
     assert 0.9 < found.spent <= 1
 
 
-def test_the_winner_of_a_selection_is_published_and_reported(bench: Bench) -> None:
+def test_the_winner_of_a_selection_is_published_and_reported(bench):
     kind = {"charging": "select", "searcher": "random", "select": {"mean": 3.0, "distribution": "geometric"}}
     space = bench.space(**kind, trials=None, fixed={"privacy": {"composition": "rdp"}})
     winner: Any = rp.tune(space, out=bench.folder / "search", console=QUIET)
@@ -191,7 +188,7 @@ def test_the_winner_of_a_selection_is_published_and_reported(bench: Bench) -> No
 SANITISED = {"method": "toy_sanitised"}
 
 
-def test_a_sanitiser_needs_no_model_and_has_a_metric_local_account(bench: Bench) -> None:
+def test_a_sanitiser_needs_no_model_and_has_a_metric_local_account(bench):
     result = bench.run(overrides=SANITISED)
     assert not (result.path / "model").exists()
     assert result.certificate.kind is AccountKind.METRIC_LOCAL
@@ -210,18 +207,18 @@ def test_a_sanitiser_needs_no_model_and_has_a_metric_local_account(bench: Bench)
     assert list((result.path / "private").iterdir()) == []
 
 
-def test_an_audit_of_a_sanitiser_is_refused_before_an_account_is_opened(bench: Bench) -> None:
+def test_an_audit_of_a_sanitiser_is_refused_before_an_account_is_opened(bench):
     with pytest.raises(rp.ConfigError, match="'audit' is set and method 'toy_sanitised' releases no model"):
         bench.run(overrides=SANITISED | {"audit.users": 10})
     assert not (bench.folder / "ledger.db").exists()
 
 
 @pytest.mark.parametrize("crash", ["before the commit", "after the commit"])
-def test_a_file_is_released_once_whatever_dies(bench: Bench, monkeypatch: pytest.MonkeyPatch, crash: str) -> None:
+def test_a_file_is_released_once_whatever_dies(bench, monkeypatch, crash):
     real = files.digest_file
     calls: Counter[str] = Counter()
 
-    def dying(path: Path) -> str:
+    def dying(path):
         calls[path.name] += 1
         if calls.total() == (1 if crash == "before the commit" else 2):
             raise KeyboardInterrupt
@@ -242,16 +239,14 @@ def test_a_file_is_released_once_whatever_dies(bench: Bench, monkeypatch: pytest
         bench.run(overrides=SANITISED)
 
 
-def test_a_file_that_others_left_no_budget_for_leaves_the_earlier_release_whole(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_others_left_no_budget_for_leaves_the_earlier_release_whole(bench, monkeypatch):
     swaps = SANITISED | {"privacy.epsilon": 4.0}
     result = bench.run(overrides=swaps)
     kept = {name: (result.path / name).read_bytes() for name in ("sanitized.parquet", "certificate.json")}
     bench.talk("talk.parquet", USERS, "guest")
     real = RunContext.shard
 
-    def overtaken(context: Any) -> Any:
+    def overtaken(context):
         monkeypatch.undo()
         bench.run("faster", {**swaps, "seed": 1})  # after the account was asked, before the file is charged
         return real(context)
@@ -263,7 +258,7 @@ def test_a_file_that_others_left_no_budget_for_leaves_the_earlier_release_whole(
     assert {name: (result.path / name).read_bytes() for name in kept} == kept
 
 
-def test_a_selective_method_has_an_account_of_its_policy(bench: Bench) -> None:
+def test_a_selective_method_has_an_account_of_its_policy(bench):
     result = bench.run(overrides={"method": "toy_selective"})
     assert result.certificate.kind is AccountKind.SELECTIVE
     assert result.certificate.parameters["policy"] == "digits"
@@ -280,7 +275,7 @@ TWICE = {"method": "toy_twice", "privacy.composition": "rdp", "privacy.epsilon":
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("stopped", [False, True])
-def test_trainings_of_a_release_share_neither_charge_nor_coins_nor_noise(bench: Bench, stopped: bool) -> None:
+def test_trainings_of_a_release_share_neither_charge_nor_coins_nor_noise(bench, stopped):
     """A third has noise and documents that change by step, and a search may stop it alone."""
     if stopped:
         twice = method_named("toy_twice"), bench.load(TWICE), bench.folder / "out"

@@ -2,15 +2,15 @@ import pytest
 
 from rayprivacy.core.keys import Key
 from rayprivacy.sanitize.mechanism import Coins
-from rayprivacy.sanitize.vocabulary import Vocabulary, load_glove
+from rayprivacy.sanitize.vocabulary import load_glove
 
 
 @pytest.fixture(scope="session")
-def glove() -> Vocabulary:
+def glove():
     """The 500 most frequent words of GloVe, with vectors of length 1."""
     return load_glove(500, unit_length=True)
 
 
 @pytest.fixture
-def coins() -> Coins:
+def coins():
     return Coins(Key.for_tests(), "account", "inputs")

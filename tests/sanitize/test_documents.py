@@ -5,7 +5,6 @@ import socket
 import unicodedata
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,21 +15,21 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.sanitize.documents import ENTITY, Sanitizer, Words, put_together, split, tidy
 from rayprivacy.sanitize.entities import PatternDetector, Span, Surrogates, detector_of, without_overlaps
-from rayprivacy.sanitize.mechanism import Coins, SanText
+from rayprivacy.sanitize.mechanism import SanText
 from rayprivacy.sanitize.settings import KINDS
 from rayprivacy.sanitize.table import Table
-from rayprivacy.sanitize.vocabulary import Vocabulary, load_glove
+from rayprivacy.sanitize.vocabulary import load_glove
 
 VALUES = {"email": "Mary.Smith+x@mail.example.co.uk", "url": "https://www.bank.com/account?id=77", "code": "AB-12345"}
 VALUES |= {"date": "March 3, 2021", "card": "4111 1111 1111 1111", "phone": "+1 415-555-0134", "ip": "192.168.10.254"}
 
 
 @cache
-def _table(epsilon: float) -> Table:
+def _table(epsilon):
     return Table(load_glove(500, unit_length=True), epsilon)
 
 
-def _sanitise(coins: Coins, texts: list[str], tags: Any = None, epsilon: float = 10.0, **more: Any) -> list[str]:
+def _sanitise(coins, texts, tags=None, epsilon=10.0, **more):
     """Sixteen words of each text at most, with documents numbered from 10 on."""
     surrogates = Surrogates(coins, Key.for_tests() if more.pop("consistent", False) else None, "release")
     words, mechanism = Words(_table(epsilon).vocabulary.words), SanText(_table(epsilon))
@@ -38,12 +37,12 @@ def _sanitise(coins: Coins, texts: list[str], tags: Any = None, epsilon: float =
     return sanitizer.sanitise(texts, _tags(len(texts)) if tags is None else tags)
 
 
-def _tags(count: int) -> np.ndarray:
+def _tags(count):
     return np.arange(10, 10 + count, dtype=np.uint64)
 
 
 @given(st.text())
-def test_a_text_is_put_together_again(text: str) -> None:
+def test_a_text_is_put_together_again(text):
     tidied = tidy(text)
     words, gaps = split(tidied)
     assert put_together(words, gaps) == tidied
@@ -53,7 +52,7 @@ def test_a_text_is_put_together_again(text: str) -> None:
 
 
 @given(st.lists(st.text(), max_size=5))
-def test_any_text_is_sanitised_and_none_is_longer_than_the_bound(texts: list[str]) -> None:
+def test_any_text_is_sanitised_and_none_is_longer_than_the_bound(texts):
     words = Words(("the", ",", "n't", "cat"))
     ids, lengths = words.ids([tidy(text) for text in texts], 3)
     assert len(lengths) == len(texts)
@@ -62,7 +61,7 @@ def test_any_text_is_sanitised_and_none_is_longer_than_the_bound(texts: list[str
     assert [min(len(split(tidy(text))[0]), 3) for text in texts] == lengths.tolist()
 
 
-def test_words_are_those_of_glove(glove: Vocabulary) -> None:
+def test_words_are_those_of_glove(glove):
     assert split("She didn\u2019t".replace("\u2019", "'"))[0] == ["She", "did", "n't"]
     assert split("it's we've CAN'T")[0] == ["it", "'s", "we", "'ve", "CA", "N'T"]
     assert split("rock'n'roll, no?")[0] == ["rock", "'", "n", "'", "roll", ",", "no", "?"]
@@ -74,7 +73,7 @@ def test_words_are_those_of_glove(glove: Vocabulary) -> None:
     assert list(words.join(known, np.array([len(known)]))) == ["the, (of) wasn't's"]
 
 
-def test_a_text_does_not_depend_on_its_company(glove: Vocabulary, coins: Coins) -> None:
+def test_a_text_does_not_depend_on_its_company(glove, coins):
     texts = [f"the city of {word} , call +1 415-555-01{at:02d} now" for at, word in enumerate(glove.words[:30])]
     tags = _tags(30)
     together = _sanitise(coins, texts)
@@ -84,15 +83,15 @@ def test_a_text_does_not_depend_on_its_company(glove: Vocabulary, coins: Coins) 
     assert len(set(twins)) > 40, "equal texts of different documents have coins of their own"
 
 
-def test_texts_are_cut_to_the_public_bound(coins: Coins) -> None:
+def test_texts_are_cut_to_the_public_bound(coins):
     found = _sanitise(coins, ["the " * 99, "", "  ", "a@b.com " * 20])
     assert [len(split(text)[0]) for text in found[:3]] == [16, 0, 0]
     assert found[3].count("@example.com") == 16
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_typed_value_is_found_and_made_up_anew_in_its_format(kind: str, coins: Coins) -> None:
-    def format_of(text: str) -> str:
+def test_a_typed_value_is_found_and_made_up_anew_in_its_format(kind, coins):
+    def format_of(text):
         return re.sub("[A-Z]", "X", re.sub(r"\d", "0", text))
 
     value = VALUES[kind]
@@ -106,7 +105,7 @@ def test_a_typed_value_is_found_and_made_up_anew_in_its_format(kind: str, coins:
         assert set(map(format_of, spelled)) == {format_of(value)}
 
 
-def test_digits_of_made_up_values_are_uniform(coins: Coins) -> None:
+def test_digits_of_made_up_values_are_uniform(coins):
     surrogates = Surrogates(coins)
     digits = "".join(surrogates.make("card", "4111111111111111", tag, 0) for tag in range(1000))
     counts = np.bincount([int(digit) for digit in digits], minlength=10)
@@ -114,7 +113,7 @@ def test_digits_of_made_up_values_are_uniform(coins: Coins) -> None:
     assert abs(counts - 1600).max() < 5 * np.sqrt(1600)
 
 
-def test_equal_values_stay_equal_only_where_that_is_asked_for(coins: Coins) -> None:
+def test_equal_values_stay_equal_only_where_that_is_asked_for(coins):
     texts = [f"call {VALUES['phone']}"] * 6 + ["call +1 415-555-9999"]
     plain, kept = ([text[-15:] for text in _sanitise(coins, texts, consistent=each)] for each in (False, True))
     assert len(set(plain)) == 7
@@ -129,11 +128,11 @@ ORDINARY += ["2019. 2020. 2021"]
 
 
 @pytest.mark.parametrize("text", ORDINARY)
-def test_plain_numbers_and_words_are_no_values(text: str) -> None:
+def test_plain_numbers_and_words_are_no_values(text):
     assert PatternDetector(KINDS).find(text) == []
 
 
-def test_no_more_is_hidden_than_the_kinds_that_are_asked_for() -> None:
+def test_no_more_is_hidden_than_the_kinds_that_are_asked_for():
     assert PatternDetector(["phone"]).find("x_12345678 a@b.com 5-12-2015") == []
     assert PatternDetector(["date"]).find("x_12345678 a@b.com 5-12-2015") == [Span(19, 28, "date")]
 
@@ -149,7 +148,7 @@ SPELLED["code"] += ["x555 123 4567", "a123 45 6789", "dec 5-12-2015", "\u0661\u0
 
 
 @pytest.mark.parametrize(("kind", "value"), [(kind, value) for kind, values in SPELLED.items() for value in values])
-def test_a_value_is_found_whole_in_many_spellings(value: str, kind: str, coins: Coins) -> None:
+def test_a_value_is_found_whole_in_many_spellings(value, kind, coins):
     text = f"caf\u00e9 {value} yes"
     assert PatternDetector(KINDS).find(text) == [Span(5, 5 + len(value), kind)]
     made = Surrogates(coins).make(kind, value, 7, 1)
@@ -161,7 +160,7 @@ DIGITS = "0123456789012345678901234567890aZ_ -.\u2011\u00a0\u2014\u200b()+#/@,:\
 
 
 @given(st.text(st.sampled_from(DIGITS), max_size=60))
-def test_no_five_digits_in_a_row_are_left(text: str) -> None:
+def test_no_five_digits_in_a_row_are_left(text):
     spans, end, rest = PatternDetector(KINDS).find(text), 0, ""
     for span in spans:
         assert end <= span.start < span.end <= len(text)
@@ -169,12 +168,12 @@ def test_no_five_digits_in_a_row_are_left(text: str) -> None:
     assert not re.search(r"\d{5}", rest + text[end:])
 
 
-def test_long_runs_are_read_in_a_moment() -> None:
+def test_long_runs_are_read_in_a_moment():
     for text in ("a" * 10**5 + "1", "1" * 10**5, "a1-" * 40_000, "1.1." * 30_000, "100 200 " * 20_000):
         PatternDetector(KINDS).find(text)  # in hours, if each of its characters were a start
 
 
-def test_of_overlapping_values_one_is_kept() -> None:
+def test_of_overlapping_values_one_is_kept():
     found = without_overlaps([Span(5, 9, "ip"), Span(0, 6, "url"), Span(0, 4, "code"), Span(9, 12, "date")])
     assert found == [Span(0, 6, "url"), Span(9, 12, "date")]
 
@@ -187,19 +186,19 @@ def test_of_overlapping_values_one_is_kept() -> None:
         ("The  CITY\n\nwas  In", {"keep_layout": True}, "the  city\n\nwas  in"),
     ],
 )
-def test_at_a_large_epsilon_words_stay(coins: Coins, text: str, kept: Any, released: str) -> None:
+def test_at_a_large_epsilon_words_stay(coins, text, kept, released):
     assert _sanitise(coins, [text], epsilon=90.0, **kept) == [released]
     assert _sanitise(coins, [text], epsilon=1.0, **kept) != [released]
 
 
-def test_a_text_cannot_bring_its_own_mark(coins: Coins) -> None:
+def test_a_text_cannot_bring_its_own_mark(coins):
     (found,) = _sanitise(coins, [f"the {ENTITY} city a@b.com \x00"])
     assert ENTITY not in found
     assert found.count("@example.com") == 1
 
 
-def test_presidio_is_asked_for_in_a_sentence_or_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> None:
+def test_presidio_is_asked_for_in_a_sentence_or_finds_the_same(monkeypatch):
+    def refused(*_):
         raise AssertionError("something was asked for over a network")
 
     monkeypatch.setattr(socket.socket, "connect", refused)

@@ -1,10 +1,8 @@
 """Two corpora that differ in words alone, coupled from source to release: equal users, labels, lengths, other words."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,12 +35,12 @@ GAPS = [" ", "  ", "\t", "\n", "\r\n", "\x0b", "\x85", "\u00a0", "\u2028", "\u30
 NOTHING = [None, "", " ", "\n", "\u3000", "\ue000", "\x00"]  # documents without a word
 
 
-def _words(texts: Sequence[str | None]) -> list[int]:
+def _words(texts):
     """How many words each text has, by the public rule."""
     return Words(VOCABULARY).ids([tidied(text or "") for text in texts], 10**9)[1].tolist()
 
 
-def test_every_word_of_these_tests_is_one() -> None:
+def test_every_word_of_these_tests_is_one():
     assert _words([f"the {word} the" for word in WORDS]) == [3] * len(WORDS)
     assert _words(WORDS) == [1] * len(WORDS)
     assert _words([f"the{gap}the" for gap in GAPS]) == [2] * len(GAPS)
@@ -58,7 +56,7 @@ class Rows:
     texts: tuple[str | None, ...]
     cut: int
 
-    def blocks(self, join: bool) -> list[pa.Table]:
+    def blocks(self, join):
         rows = range(len(self.users))
         columns = {"user": self.users, "text": self.texts, "topic": self.labels}
         columns |= {"by": ["talk"] * len(rows), "order": [str(row % 2) for row in rows]} if join else {}
@@ -67,7 +65,7 @@ class Rows:
         return [table[: self.cut], table[self.cut :]]
 
 
-def _text(words: int) -> st.SearchStrategy[str | None]:
+def _text(words):
     if not words:
         return st.sampled_from(NOTHING)
     ends, gaps = st.sampled_from(["", *GAPS]), st.lists(st.sampled_from(GAPS), min_size=words - 1, max_size=words - 1)
@@ -79,7 +77,7 @@ def _text(words: int) -> st.SearchStrategy[str | None]:
 
 
 @st.composite
-def neighbours(draw: st.DrawFn) -> tuple[Rows, Rows]:
+def neighbours(draw):
     """Two corpora with the same users, labels and numbers of words."""
     count = draw(st.integers(0, 9))
     users = tuple(draw(st.sampled_from(["ann", "bob", "cy", None])) for _ in range(count))
@@ -89,20 +87,20 @@ def neighbours(draw: st.DrawFn) -> tuple[Rows, Rows]:
     return tuple(Rows(users, labels, texts, draw(st.integers(0, count))) for texts in (one, other))  # type: ignore[return-value]
 
 
-def _layout(unit: PrivacyUnit, parts: int, join: bool = False) -> Layout:
+def _layout(unit, parts, join=False):
     turns = {"by": "talk", "order": "turn", "prefix": "USR: "} if join else None
     most = 2 if unit is PrivacyUnit.USER else None
     config = CorpusConfig(labels=("topic",), join=turns, max_records_per_user=most, max_chars=WHOLE, holdout=0.2)
     return Layout(config, parts, 1, unit, by_place=True)
 
 
-def _sharded(rows: Rows, layout: Layout) -> dict[int, pa.Table]:
+def _sharded(rows, layout):
     """The rows of every part, and of those held out, without Ray."""
     tidied = [tidy(block, KEY, layout, None)[0] for block in rows.blocks(layout.config.join is not None)]
     return finished(pa.concat_tables([prepare(block, KEY, layout)[0] for block in tidied]), KEY, layout)
 
 
-def _released(sharded: dict[int, pa.Table], config: SanitizeConfig = CONFIG) -> pa.Table:
+def _released(sharded, config=CONFIG):
     labels, nowhere, release = Labels(config.labels, ("topic",)), Path("nowhere"), ("account", "release", "inputs")
     mechanism = RandomizedResponse(len(VOCABULARY), 1.0)
     job = SanitiseJob(config, VOCABULARY, mechanism, labels, nowhere, nowhere, release, nowhere)
@@ -113,7 +111,7 @@ def _released(sharded: dict[int, pa.Table], config: SanitizeConfig = CONFIG) -> 
     return table.take(pc.sort_indices(table["document"]))
 
 
-def _shape(released: pa.Table) -> list[tuple[Any, ...]]:
+def _shape(released):
     return [(row["document"], row["topic"], _words([row["text"]])[0]) for row in released.to_pylist()]
 
 
@@ -132,7 +130,7 @@ CASES = [(PrivacyUnit.USER, False), (PrivacyUnit.USER, True), (PrivacyUnit.RECOR
 @example(pair=TWO_EQUAL)
 @example(pair=TRIMMED)
 @example(pair=EMPTY)
-def test_what_is_released_of_neighbours_has_one_shape(unit: PrivacyUnit, join: bool, pair: tuple[Rows, Rows]) -> None:
+def test_what_is_released_of_neighbours_has_one_shape(unit, join, pair):
     """Also where the two are read in other blocks; and other parts write the same rows."""
     one, other = (_sharded(rows, _layout(unit, 2, join)) for rows in pair)
     for part, rows in one.items():
@@ -145,7 +143,7 @@ def test_what_is_released_of_neighbours_has_one_shape(unit: PrivacyUnit, join: b
 @HALF
 @given(pair=neighbours())
 @example(pair=TWO_EQUAL)
-def test_every_row_with_a_user_is_a_document_up_to_the_bound(pair: tuple[Rows, Rows]) -> None:
+def test_every_row_with_a_user_is_a_document_up_to_the_bound(pair):
     rows, _ = pair
     found = pa.concat_tables(_sharded(rows, _layout(PrivacyUnit.RECORD, 2)).values()).to_pylist()
     lengths = dict(zip([f"0-{row}" for row in range(len(rows.users))], _words(rows.texts), strict=True))
@@ -157,14 +155,14 @@ def test_every_row_with_a_user_is_a_document_up_to_the_bound(pair: tuple[Rows, R
         assert bounded.count(user) == min(2, rows.users.count(user))
 
 
-def test_equal_documents_are_several_and_a_missing_label_is_not_its_name() -> None:
+def test_equal_documents_are_several_and_a_missing_label_is_not_its_name():
     rows = Rows(("ann",) * 4, (None, "None", None, "None"), ("the movie",) * 4, 2)
     released = _released(_sharded(rows, _layout(PrivacyUnit.RECORD, 2)))
     assert len(set(released["document"].to_pylist())) == 4
     assert Counter(released["topic"].to_pylist()) == {None: 2, "None": 2}
 
 
-def test_a_missing_label_is_randomised_as_one_that_is_on_no_list() -> None:
+def test_a_missing_label_is_randomised_as_one_that_is_on_no_list():
     """And not as the value 'None', which it would be nearly always here."""
     listed = LabelsConfig(kind="randomize", epsilon=30.0, values={"topic": ("None", "x")})
     rows = Rows(("ann",) * 64, (None,) * 64, ("the",) * 64, 0)
@@ -173,7 +171,7 @@ def test_a_missing_label_is_randomised_as_one_that_is_on_no_list() -> None:
 
 
 @pytest.mark.parametrize("unit", [PrivacyUnit.USER, PrivacyUnit.RECORD], ids=str)
-def test_what_stands_where_is_part_of_what_is_charged(unit: PrivacyUnit) -> None:
+def test_what_stands_where_is_part_of_what_is_charged(unit):
     """Coins go by place: of two texts that change places each would be drawn for twice, under one charge."""
     layout = _layout(unit, 1)
     layout = replace(layout, config=layout.config.model_copy(update={"holdout": 0.0}))
@@ -182,6 +180,6 @@ def test_what_stands_where_is_part_of_what_is_charged(unit: PrivacyUnit) -> None
     assert len({content_digest(_sharded(each, layout)[0], KEY, unit) for each in rows}) == 3
 
 
-def test_the_kind_of_a_claim_says_whether_it_compares_words() -> None:
+def test_the_kind_of_a_claim_says_whether_it_compares_words():
     kinds = {kind: Protection(kind=kind).is_word_for_word for kind in AccountKind}
     assert kinds == {AccountKind.CENTRAL: False, AccountKind.METRIC_LOCAL: True, AccountKind.SELECTIVE: False}

@@ -2,8 +2,6 @@
 
 import math
 import pickle
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from rayprivacy.sanitize.mechanism import (
     KEEP,
     WORD,
     Coins,
-    Mechanism,
     RandomizedResponse,
     SanText,
     below,
@@ -34,7 +31,7 @@ SETTINGS = {
 }
 
 
-def _log_chances(table: Table) -> np.ndarray:
+def _log_chances(table):
     """Of every outcome for every word, from the rows that are drawn from."""
     weights = table.weights(np.arange(len(table.vocabulary) + 1))
     assert weights.dtype == np.int64
@@ -44,7 +41,7 @@ def _log_chances(table: Table) -> np.ndarray:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("unit_length", [True, False])
-def test_no_pair_of_words_has_a_larger_ratio_than_claimed(setting: str, unit_length: bool) -> None:
+def test_no_pair_of_words_has_a_larger_ratio_than_claimed(setting, unit_length):
     epsilon, first, cap = SETTINGS[setting]
     if not unit_length:
         epsilon /= 5  # raw vectors are about five times as long
@@ -58,7 +55,7 @@ def test_no_pair_of_words_has_a_larger_ratio_than_claimed(setting: str, unit_len
         assert worst.max() >= 0.99 * table.token_bound, "and no more"
 
 
-def test_the_row_of_a_word_is_the_law_of_the_paper(glove: Vocabulary) -> None:
+def test_the_row_of_a_word_is_the_law_of_the_paper(glove):
     table, words = Table(glove, 14.0), np.array([3, 250, 500])
     weights = table.weights(words)
     for row, word in zip(weights, words, strict=True):
@@ -67,20 +64,20 @@ def test_the_row_of_a_word_is_the_law_of_the_paper(glove: Vocabulary) -> None:
     np.testing.assert_allclose(table.keep_rates[[3, 250]], (weights / weights.sum(1)[:, None])[[0, 1], [3, 250]], 1e-3)
 
 
-def test_far_words_are_possible_where_floats_would_say_never(glove: Vocabulary) -> None:
+def test_far_words_are_possible_where_floats_would_say_never(glove):
     weights = Table(glove, 90.0).weights(np.array([0]))
     assert weights.min() == 2**20
     assert 2.0**52 * np.exp(-90 / 2 * 1.5) < 1
 
 
-def test_a_cap_is_a_distance(glove: Vocabulary) -> None:
+def test_a_cap_is_a_distance(glove):
     apart = Table(glove, 14.0, cap=1.0).distances(np.arange(60), 0, 60)
     assert apart.max() == 1.0
     assert (apart[:, None, :] <= apart[:, :, None] + apart[None] + 1e-9).all()
     assert Table(glove, 14.0, cap=1.0).token_bound < Table(glove, 14.0).token_bound
 
 
-def test_epsilon_is_found_for_a_share_of_words_that_stay_or_a_bound(glove: Vocabulary) -> None:
+def test_epsilon_is_found_for_a_share_of_words_that_stay_or_a_bound(glove):
     for keep in (0.2, 0.5, 0.9):
         assert np.median(Table(glove, epsilon_for_keep(glove, keep)).keep_rates) == pytest.approx(keep, abs=0.02)
     for bound in (0.01, 3.0, 16.0, 22.1):
@@ -95,12 +92,12 @@ def test_epsilon_is_found_for_a_share_of_words_that_stay_or_a_bound(glove: Vocab
         (Table, 1e4, r"sanitize\.epsilon is 1e\+04"),
     ],
 )
-def test_what_no_table_has_is_refused(glove: Vocabulary, make: Callable[..., Any], value: float, says: str) -> None:
+def test_what_no_table_has_is_refused(glove, make, value, says):
     with pytest.raises(ConfigError, match=says):
         make(glove, value)
 
 
-def test_scores_of_the_paper(glove: Vocabulary) -> None:
+def test_scores_of_the_paper(glove):
     """With epsilon words stay more often, and have fewer outcomes and inputs; counted by a simulation."""
     words, weak, strong = np.array([5, 100, 300]), Table(glove, 30.0), Table(glove, 10.0)
     assert (weak.keep_rates > strong.keep_rates).all()
@@ -111,14 +108,14 @@ def test_scores_of_the_paper(glove: Vocabulary) -> None:
     np.testing.assert_allclose(strong.distinct_outcomes(words), drawn, rtol=0.1)
 
 
-def test_two_machines_round_to_one_number() -> None:
+def test_two_machines_round_to_one_number():
     assert rounded_up(14.3) == 14.3
     assert rounded_up(14.3 + 1e-9) == 14.301
     assert rounded_up(4.7e-4 + 1e-12) == pytest.approx(4.7001e-4)
     assert rounded_up(1056.2000001) == 1056.3
 
 
-def test_a_vocabulary_is_refused_in_a_sentence(glove: Vocabulary) -> None:
+def test_a_vocabulary_is_refused_in_a_sentence(glove):
     with pytest.raises(ConfigError, match=r"sanitize\.words is 3, and mine has 2 words"):
         Vocabulary.of("mine", ["a", "A", "b"], np.eye(3), 3, True)
     with pytest.raises(ConfigError, match="length 0"):
@@ -131,15 +128,15 @@ MILLION = 1_000_000
 P = round(0.3 * 2**32)
 
 
-def _places(count: int, tag: int = 1) -> tuple[np.ndarray, np.ndarray]:
+def _places(count, tag=1):
     return np.full(count, tag, dtype=np.uint64), np.arange(count, dtype=np.uint32)
 
 
-def _drawn(mechanism: Mechanism, word: int, coins: Coins, count: int = MILLION) -> np.ndarray:
+def _drawn(mechanism, word, coins, count=MILLION):
     return mechanism.draw(np.full(count, word), *_places(count), coins)
 
 
-def _p_value(drawn: np.ndarray, law: np.ndarray) -> float:
+def _p_value(drawn, law):
     expected = law / law.sum() * len(drawn)
     counts = np.bincount(drawn, minlength=len(law))
     likely = expected >= 5
@@ -150,7 +147,7 @@ def _p_value(drawn: np.ndarray, law: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("word", [7, 444, 500])
-def test_draws_follow_the_row_and_no_other(glove: Vocabulary, coins: Coins, word: int) -> None:
+def test_draws_follow_the_row_and_no_other(glove, coins, word):
     drawn = _drawn(SanText(Table(glove, 14.0)), word, coins)
     laws = {epsilon: Table(glove, epsilon).weights(np.array([word]))[0] for epsilon in (14.0, 14.0 * 1.3, 14.0 * 0.7)}
     assert _p_value(drawn, laws[14.0]) > PASSES
@@ -158,7 +155,7 @@ def test_draws_follow_the_row_and_no_other(glove: Vocabulary, coins: Coins, word
     assert _p_value(drawn, laws[14.0 * 0.7]) < FAILS
 
 
-def test_common_words_are_kept_by_a_coin_of_their_own_and_others_never(glove: Vocabulary, coins: Coins) -> None:
+def test_common_words_are_kept_by_a_coin_of_their_own_and_others_never(glove, coins):
     mechanism = SanText(Table(glove, 14.0, 50), P)
     drawn = _drawn(mechanism, 7, coins)
     assert stats.binomtest(int((drawn == 7).sum()), MILLION, 0.7).pvalue > PASSES
@@ -172,7 +169,7 @@ def test_common_words_are_kept_by_a_coin_of_their_own_and_others_never(glove: Vo
 
 @pytest.mark.parametrize("epsilon", [0.3, 3.0, 9.0])
 @pytest.mark.parametrize("word", [3, 20])
-def test_randomized_response_keeps_as_it_says(coins: Coins, epsilon: float, word: int) -> None:
+def test_randomized_response_keeps_as_it_says(coins, epsilon, word):
     response = RandomizedResponse(20, epsilon)
     drawn = _drawn(response, word, coins, 200_000)
     law = np.full(20, (1 - response.keep_rate) / 19)
@@ -184,7 +181,7 @@ def test_randomized_response_keeps_as_it_says(coins: Coins, epsilon: float, word
     assert randomized_response_epsilon(response.keep_rate, 20) == pytest.approx(epsilon)
 
 
-def _worlds(mechanism: Mechanism, one: int, other: int, coins: Coins) -> float:
+def _worlds(mechanism, one, other, coins):
     """A lower bound, at 99.9%, of the log-ratio by which an outcome is likelier in one world than in the other."""
     half, first = MILLION // 2, Coins(Key.for_tests(), "first")
     drawn = [_drawn(mechanism, word, by) for word, by in ((one, first), (other, coins))]
@@ -198,7 +195,7 @@ def _worlds(mechanism: Mechanism, one: int, other: int, coins: Coins) -> float:
     return max(found)
 
 
-def test_two_worlds_cannot_be_told_apart_better_than_claimed(glove: Vocabulary, coins: Coins) -> None:
+def test_two_worlds_cannot_be_told_apart_better_than_claimed(glove, coins):
     """At an epsilon at which a million draws see the worst outcome often enough to measure it."""
     table = Table(glove, 4.0)
     _, one, other = table.worst_pair
@@ -210,12 +207,12 @@ def test_two_worlds_cannot_be_told_apart_better_than_claimed(glove: Vocabulary, 
     assert stronger > table.token_bound, "and finds an epsilon that is half as large again"
 
 
-def test_words_that_are_not_on_the_list_cannot_be_told_apart(glove: Vocabulary, coins: Coins) -> None:
+def test_words_that_are_not_on_the_list_cannot_be_told_apart(glove, coins):
     table = Table(glove, 6.0)
     assert _worlds(SanText(table), 500, 3, coins) <= table.token_bound
 
 
-def test_the_charge_is_that_of_the_table(glove: Vocabulary) -> None:
+def test_the_charge_is_that_of_the_table(glove):
     plain, plus = SanText(Table(glove, 14.0)), SanText(Table(glove, 14.0, 50), P)
     assert document_epsilon(plain.event(64)) == pytest.approx(64 * plain.token_epsilon)
     assert plain.event(64).sensitive == ""
@@ -225,7 +222,7 @@ def test_the_charge_is_that_of_the_table(glove: Vocabulary) -> None:
     assert document_epsilon(RandomizedResponse(500, 3.0).event(64)) == 192.0
 
 
-def test_a_retry_shares_all_coins_and_nothing_else_does(glove: Vocabulary, coins: Coins) -> None:
+def test_a_retry_shares_all_coins_and_nothing_else_does(glove, coins):
     mechanism, words = SanText(Table(glove, 5.0)), np.arange(500).repeat(40)
     tags, positions = _places(len(words))
     first = mechanism.draw(words, tags, positions, coins)
@@ -249,7 +246,7 @@ def test_a_retry_shares_all_coins_and_nothing_else_does(glove: Vocabulary, coins
         assert stats.binomtest(same, len(words), by_chance).pvalue > 1e-5, name
 
 
-def test_neighbouring_documents_and_positions_and_the_coins_of_a_word_are_uncorrelated(coins: Coins) -> None:
+def test_neighbouring_documents_and_positions_and_the_coins_of_a_word_are_uncorrelated(coins):
     tags = np.repeat(np.arange(1000, dtype=np.uint64), 100)
     positions = np.tile(np.arange(100, dtype=np.uint32), 1000)
     uniform = coins.words(WORD, tags, positions).astype(float).reshape(1000, 100, 2) / 2**64
@@ -265,7 +262,7 @@ def test_neighbouring_documents_and_positions_and_the_coins_of_a_word_are_uncorr
     assert stats.kstest(uniform[..., 0].ravel(), "uniform").pvalue > PASSES
 
 
-def test_numbers_below_a_limit_are_exactly_uniform(coins: Coins) -> None:
+def test_numbers_below_a_limit_are_exactly_uniform(coins):
     tags, positions = _places(200_000)
     for limit in (3, 3 * 2**62):  # the second rejects a quarter of all draws
         drawn = below(coins, WORD, tags, positions, np.full(200_000, limit, dtype=np.uint64))
@@ -274,7 +271,7 @@ def test_numbers_below_a_limit_are_exactly_uniform(coins: Coins) -> None:
         assert stats.chisquare(np.bincount(bins, minlength=3)).pvalue > PASSES
 
 
-def test_coins_stay_where_they_are(coins: Coins) -> None:
+def test_coins_stay_where_they_are(coins):
     assert repr(coins) == "Coins(<sealed>)"
     with pytest.raises(TypeError, match="never pickled"):
         pickle.dumps(coins)

@@ -6,7 +6,6 @@ belong together, a whole run is compared.
 
 import math
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +13,10 @@ import torch
 from adversaries import P_THRESHOLD, Array, betrays_more, variance_p_value
 from effort import EFFORT
 from scipy import stats
-from torch import Tensor, nn
+from torch import nn
 
 from rayprivacy.core.keys import Key
-from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
+from rayprivacy.dpsgd.batches import Document, physical_batches
 from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, MicroBatchGradients, mean_losses, micro_batches
 from rayprivacy.dpsgd.engines.engine import PlainEngine
 from rayprivacy.dpsgd.engines.noisy_optimizer import StepNoise
@@ -37,32 +36,32 @@ CLAIMS = pytest.mark.parametrize("claimed", [pytest.param((1.0, 1.0), marks=pyte
 
 
 @pytest.fixture(autouse=True)
-def _one_thread(one_thread: None) -> None:
+def _one_thread(one_thread):
     torch.manual_seed(0)
 
 
 class _Weight(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1))
 
 
-def _losses(model: nn.Embedding, batch: Batch) -> Tensor:
+def _losses(model, batch):
     return -1000 * (model(batch.ids)[:, :, 0] * batch.weights).sum(1)  # linear, and far above the clipping norm
 
 
-def _pulling(model: _Weight, batch: Batch) -> Tensor:
+def _pulling(model, batch):
     return -(PULL[batch.ids] * batch.weights).sum(1) * model.weight
 
 
-def _sampler(run: str, mechanism: NoisySteps, users: dict[Any, tuple[int, int]]) -> PoissonSampler:
+def _sampler(run, mechanism, users):
     """Users by name, each with a document of two tokens."""
     documents = {user: Document(np.array(tokens, dtype=np.int32), 1) for user, tokens in users.items()}
     units = [Unit(unit_tag(KEY, "user", user), (document,)) for user, document in documents.items()]
     return PoissonSampler(KEY, run, mechanism.sampling_rate, units, 1, groups=mechanism.bands)
 
 
-def _engine(model: Any, run: str, mechanism: NoisySteps, batch: float = 1.0) -> PlainEngine:
+def _engine(model, run, mechanism, batch=1.0):
     clipping, noise = Clipping(mechanism.clipping_norm), StepNoise(KeyedNoise(KEY, run), mechanism, batch)
     schedule = Schedule(SGD, mechanism.steps)
     if mechanism.microbatches:
@@ -71,7 +70,7 @@ def _engine(model: Any, run: str, mechanism: NoisySteps, batch: float = 1.0) -> 
     return PlainEngine(model, BookKeeping(model, clipping), noise, schedule, _losses)
 
 
-def _seen(mechanism: NoisySteps, present: bool) -> int:
+def _seen(mechanism, present):
     """In how many steps a threshold test says that the canary took part in the corpus.
 
     With micro-batches, three users pull the mean to one end of the ball of radius C, and the canary to the other.
@@ -90,38 +89,38 @@ def _seen(mechanism: NoisySteps, present: bool) -> int:
     return hits
 
 
-def _exceeds(claimed: tuple[float, float], sigma: float, q: float) -> bool:
+def _exceeds(claimed, sigma, q):
     """Whether steps of noise multiplier sigma and rate q betray more than the claimed (sigma, q) allow."""
     seen = (_seen(NoisySteps(q, sigma, NORM, STEPS), present) for present in (True, False))
     return betrays_more(*seen, STEPS, *claimed)
 
 
-def _mean_exceeds(sigma: float, steps: int) -> bool:
+def _mean_exceeds(sigma, steps):
     """Whether a clipped mean with noise multiplier sigma betrays more than 1 allows."""
     mechanism = NoisySteps(1.0, sigma, NORM, steps, chunk=steps, microbatches=1)
     return betrays_more(*(_seen(mechanism, present) for present in (True, False)), steps, sigma=1.0)
 
 
 @CLAIMS
-def test_steps_betray_no_more_than_claimed(claimed: tuple[float, float]) -> None:
+def test_steps_betray_no_more_than_claimed(claimed):
     assert not _exceeds(claimed, *claimed)
 
 
 @CLAIMS
-def test_the_same_attack_finds_noise_1_5_times_too_small(claimed: tuple[float, float]) -> None:
+def test_the_same_attack_finds_noise_1_5_times_too_small(claimed):
     assert _exceeds(claimed, claimed[0] / 1.5, claimed[1])
 
 
-def test_the_same_attack_finds_users_who_always_take_part() -> None:
+def test_the_same_attack_finds_users_who_always_take_part():
     assert _exceeds((0.5, 0.5), 0.5, 1.0)
 
 
-def test_a_turned_mean_betrays_no_more_than_claimed() -> None:
+def test_a_turned_mean_betrays_no_more_than_claimed():
     assert not _mean_exceeds(1.0, 1200)
 
 
 @pytest.mark.parametrize("factor", [math.sqrt(8), 2], ids=["noise / N on 8 workers", "C in place of 2C"])
-def test_the_same_attack_finds_the_noise_of_the_paper(factor: float) -> None:
+def test_the_same_attack_finds_the_noise_of_the_paper(factor):
     assert _mean_exceeds(1.0 / factor, 300)
 
 
@@ -131,7 +130,7 @@ INDEPENDENT = NoisySteps(0.6, SIGMA, RADIUS, LENGTH)
 MATRIX: Array = sum(value * np.eye(LENGTH, k=-below) for below, value in enumerate(BANDED.strategy))  # C
 
 
-def _updates(users: list[int], width: int = 1, mechanism: NoisySteps = BANDED) -> Array:
+def _updates(users, width=1, mechanism=BANDED):
     """What each step released, as float64 [steps, coordinates]."""
     sampler = _sampler("run", mechanism, {user: (user, user) for user in users})
     model = nn.Embedding(40, width)
@@ -144,7 +143,7 @@ def _updates(users: list[int], width: int = 1, mechanism: NoisySteps = BANDED) -
 
 
 @pytest.mark.parametrize("victim", range(2, 12))
-def test_one_user_moves_a_whole_run_by_one_clipping_norm_for_each_time_it_takes_part(victim: int) -> None:
+def test_one_user_moves_a_whole_run_by_one_clipping_norm_for_each_time_it_takes_part(victim):
     others = [user for user in range(2, 12) if user != victim]
     # The same key, so the same noise: it is gone from the difference. The losses are linear, so nothing feeds back.
     moved = BATCH * (_updates([*others, victim]) - _updates(others))
@@ -160,7 +159,7 @@ def test_one_user_moves_a_whole_run_by_one_clipping_norm_for_each_time_it_takes_
     assert np.abs(outside).max(initial=0) < 1e-4 * RADIUS
 
 
-def _is_declared(noise: Array) -> bool:
+def _is_declared(noise):
     """Whether noise over steps has covariance (C^T C)^-1 (sigma C / B)^2: times C, it is white and of that scale."""
     white = MATRIX @ noise
     scales = min(variance_p_value(each, SIGMA * RADIUS / BATCH) for each in white)
@@ -168,7 +167,7 @@ def _is_declared(noise: Array) -> bool:
     return bool(scales > P_THRESHOLD / LENGTH and min(pairs) > P_THRESHOLD / len(pairs))
 
 
-def test_the_noise_of_all_steps_has_the_declared_covariance() -> None:
+def test_the_noise_of_all_steps_has_the_declared_covariance():
     noise = _updates([], 500)  # nobody is there
     assert _is_declared(noise)
     inverse = np.linalg.inv(MATRIX)
@@ -176,7 +175,7 @@ def test_the_noise_of_all_steps_has_the_declared_covariance() -> None:
     assert np.abs(noise @ noise.T / noise.shape[1] - wanted).max() < 0.05 * wanted.max()
 
 
-def test_the_same_test_rejects_other_scales_and_independent_noise() -> None:
+def test_the_same_test_rejects_other_scales_and_independent_noise():
     noise = _updates([], 500)
     assert not any(_is_declared(factor * noise) for factor in (0.7, 0.95, 1.05, 1.3))
     assert not _is_declared(_updates([], 500, INDEPENDENT))

@@ -3,11 +3,10 @@
 import math
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
-from adversaries import P_THRESHOLD, Array, betrays_more, variance_p_value
+from adversaries import P_THRESHOLD, betrays_more, variance_p_value
 from dp_accounting.dp_event import LaplaceDpEvent, SelfComposedDpEvent
 from scipy import stats
 
@@ -33,7 +32,7 @@ Mechanism = VoteMechanism | HistogramMechanism | Margins
 every = pytest.mark.parametrize("mechanism", DECLARED, ids=["votes", "centred", "laplace", "histogram", "margins"])
 
 
-def _drawn(mechanism: Mechanism, draws: int = DRAWS) -> Array:
+def _drawn(mechanism, draws=DRAWS):
     """Noise [queries, candidates], or [draws, cells]."""
     if isinstance(mechanism, VoteMechanism):
         return mechanism.draw(np.zeros((mechanism.queries, mechanism.candidates), dtype=np.int64))
@@ -41,11 +40,11 @@ def _drawn(mechanism: Mechanism, draws: int = DRAWS) -> Array:
 
 
 @cache
-def _first(mechanism: Mechanism) -> Array:
+def _first(mechanism):
     return _drawn(mechanism)
 
 
-def _p_value(mechanism: Mechanism, noisy: Array) -> float:
+def _p_value(mechanism, noisy):
     """Of a noise of the declared scale."""
     if mechanism is LAPLACE:
         return float(stats.kstest(noisy.ravel(), stats.laplace(scale=DECLARED[mechanism] / math.sqrt(2)).cdf).pvalue)
@@ -53,7 +52,7 @@ def _p_value(mechanism: Mechanism, noisy: Array) -> float:
 
 
 @every
-def test_the_noise_has_the_declared_scale_and_shape(mechanism: Mechanism) -> None:
+def test_the_noise_has_the_declared_scale_and_shape(mechanism):
     noisy, std = _first(mechanism), mechanism.noise_std_grid
     assert noisy.size == 25_000
     assert std == pytest.approx(DECLARED[mechanism], rel=1e-12)
@@ -72,9 +71,7 @@ def test_the_noise_has_the_declared_scale_and_shape(mechanism: Mechanism) -> Non
 
 @every
 @pytest.mark.parametrize("factor", [0.7, 1.3])
-def test_the_same_test_rejects_a_scale_30_percent_off(
-    monkeypatch: pytest.MonkeyPatch, mechanism: Mechanism, factor: float
-) -> None:
+def test_the_same_test_rejects_a_scale_30_percent_off(monkeypatch, mechanism, factor):
     for name in ("add_discrete_gaussian", "add_discrete_laplace"):
         real = getattr(noise, name)
         monkeypatch.setattr(noise, name, lambda signal, scale, real=real: real(signal, scale * factor))
@@ -82,7 +79,7 @@ def test_the_same_test_rejects_a_scale_30_percent_off(
     assert _p_value(mechanism, _drawn(few, 5)) < P_THRESHOLD
 
 
-def test_on_a_coarse_grid_the_noise_is_the_discrete_laplace() -> None:
+def test_on_a_coarse_grid_the_noise_is_the_discrete_laplace():
     """Where the steps show: a chance like exp(-|n| / scale), so that no ratio exceeds exp(1 / scale) per step."""
     drawn, ratio = noise.add_discrete_laplace(np.zeros(100_000, dtype=np.int64), 2.0), math.exp(-0.5)
     expected = (1 - ratio) / (1 + ratio) * ratio ** np.abs(np.arange(-12, 13))
@@ -91,12 +88,12 @@ def test_on_a_coarse_grid_the_noise_is_the_discrete_laplace() -> None:
     assert stats.chisquare(np.append(counts, len(drawn) - counts.sum()), both).pvalue > P_THRESHOLD
 
 
-def _uncorrelated(*both: Array) -> bool:
+def _uncorrelated(*both):
     return bool(stats.pearsonr(*(each.ravel().astype(float) for each in both)).pvalue > P_THRESHOLD)
 
 
 @every
-def test_no_noise_is_shared_between_draws_rows_or_columns(mechanism: Mechanism) -> None:
+def test_no_noise_is_shared_between_draws_rows_or_columns(mechanism):
     first, second = _first(mechanism), _drawn(mechanism)
     assert _uncorrelated(first, second)
     assert _uncorrelated(np.sort(first, axis=1)[:, 0], np.sort(second, axis=1)[:, 0])
@@ -106,7 +103,7 @@ def test_no_noise_is_shared_between_draws_rows_or_columns(mechanism: Mechanism) 
     assert mechanism is not MARGINS or _uncorrelated(first[:, :400], first[:, 600:])
 
 
-def test_cached_noise_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_noise_would_be_noticed(monkeypatch):
     cached = noise.add_discrete_gaussian(np.zeros(50, dtype=np.int64), VOTES.noise_std_grid)
     monkeypatch.setattr(noise, "add_discrete_gaussian", lambda signal, std: signal + cached)
     drawn = _drawn(VOTES)
@@ -116,13 +113,13 @@ def test_cached_noise_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "mechanism", [VoteMechanism(20, 1000, 2, 1e9 * 0.999), HistogramMechanism(MAX_CELLS, 1e9 * 0.999)]
 )
-def test_the_largest_noise_stays_inside_64_bits(mechanism: Mechanism) -> None:
+def test_the_largest_noise_stays_inside_64_bits(mechanism):
     assert variance_p_value(_drawn(mechanism), mechanism.noise_std_grid) > P_THRESHOLD
     largest = VoteMechanism(2, 50_000, 2**30, 1e9 * 0.999)
     assert 40 * largest.noise_std_grid + largest.teachers * SCALE < 2**62
 
 
-def _exceeds_the_claim(mechanism: HistogramMechanism | Margins, record: list[int], claimed: float) -> bool:
+def _exceeds_the_claim(mechanism, record, claimed):
     """Two worlds, with a canary and without, by the best test against Gaussian noise: the projection on the canary."""
     unit, runs = mechanism.contribution(np.array([record])), 1500
     middle = float(unit @ unit) / 2
@@ -131,13 +128,11 @@ def _exceeds_the_claim(mechanism: HistogramMechanism | Margins, record: list[int
 
 
 @pytest.mark.parametrize(("kind", "cells", "record"), [(HistogramMechanism, 1, [5]), (Margins, (2, 2), [5, 0, 5, 0])])
-def test_an_attacker_who_knows_all_other_units_sees_no_more_than_claimed(
-    kind: Any, cells: Any, record: list[int]
-) -> None:
+def test_an_attacker_who_knows_all_other_units_sees_no_more_than_claimed(kind, cells, record):
     assert not _exceeds_the_claim(kind(cells, 1.0), record, claimed=1.0)
     assert _exceeds_the_claim(kind(cells, 1.0 / 1.5), record, claimed=1.0)  # 1.5 times too little noise
 
 
-def test_noise_for_one_partition_only_exceeds_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_for_one_partition_only_exceeds_the_claim(monkeypatch):
     monkeypatch.setattr(Margins, "sensitivity", float(SCALE))
     assert _exceeds_the_claim(Margins((2, 2), 0.75), [5, 0, 5, 0], claimed=0.75)

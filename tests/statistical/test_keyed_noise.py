@@ -9,7 +9,7 @@ import struct
 import numpy as np
 import pytest
 import torch
-from adversaries import P_THRESHOLD, Array, variance_p_value
+from adversaries import P_THRESHOLD, variance_p_value
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
@@ -27,11 +27,11 @@ BLOCK = 2 * module._PAIRS_AT_ONCE
 
 
 @pytest.fixture(scope="module")
-def drawn() -> Array:
+def drawn():
     return NOISE.normal(STEP, NAME, 0, SIZE).numpy().astype(np.float64)
 
 
-def _slow(coordinate: int, step: int = STEP, name: str = NAME) -> float:
+def _slow(coordinate, step=STEP, name=NAME):
     """One coordinate as the module docstring has it, with nothing of the module: BLAKE2b, one AES block, math."""
     state = hashlib.blake2b(key=TEST_SECRET, digest_size=32)
     for part in ("dpsgd-noise", RUN, str(step), name):
@@ -44,17 +44,17 @@ def _slow(coordinate: int, step: int = STEP, name: str = NAME) -> float:
 
 
 @pytest.mark.parametrize("start", [0, 1, 1000, 12_345, BLOCK - 3, 5 * BLOCK - 4, 2**33 - 1, 2**40 + 1])
-def test_the_noise_is_that_of_a_slow_implementation(start: int) -> None:
+def test_the_noise_is_that_of_a_slow_implementation(start):
     wanted = [_slow(coordinate) for coordinate in range(start, start + 200)]
     np.testing.assert_allclose(NOISE.normal(STEP, NAME, start, 200).numpy(), wanted, rtol=2.4e-7, atol=1e-12)
 
 
-def test_the_stream_stays_what_it_was_in_earlier_versions() -> None:
+def test_the_stream_stays_what_it_was_in_earlier_versions():
     wanted = torch.tensor([-1.441694975, -0.42900911, -0.863099873, -0.863825917])
     torch.testing.assert_close(NOISE.normal(0, "weight", 0, 4), wanted, rtol=3e-7, atol=0)
 
 
-def test_any_range_is_that_slice_of_the_whole(drawn: Array) -> None:
+def test_any_range_is_that_slice_of_the_whole(drawn):
     random = np.random.default_rng(5)
     edges = [0, 1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 7, SIZE - 1]
     for start in [*edges, *random.integers(0, SIZE, 50).tolist()]:
@@ -64,7 +64,7 @@ def test_any_range_is_that_slice_of_the_whole(drawn: Array) -> None:
             assert np.array_equal(part.numpy(), drawn[start : start + count])
 
 
-def test_threads_and_default_types_change_nothing(drawn: Array, one_thread: None) -> None:
+def test_threads_and_default_types_change_nothing(drawn, one_thread):
     dtype = torch.get_default_dtype()
     try:
         torch.set_num_threads(2)
@@ -77,7 +77,7 @@ def test_threads_and_default_types_change_nothing(drawn: Array, one_thread: None
     assert np.array_equal(again.numpy(), drawn)
 
 
-def _normality(values: Array) -> dict[str, float]:
+def _normality(values):
     """p-values of standard normality: spread, whole distribution, tails."""
     bins = np.bincount((stats.norm.cdf(values) * 200).astype(int), minlength=200)
     beyond = int((np.abs(values) > 3.5).sum())
@@ -91,7 +91,7 @@ def _normality(values: Array) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("part", ["all", "even", "odd", "late", "one coordinate"])
-def test_the_noise_is_standard_normal(drawn: Array, part: str) -> None:
+def test_the_noise_is_standard_normal(drawn, part):
     if part == "one coordinate":
         values = np.array([NOISE.normal(step, NAME, 7, 1).item() for step in range(4000)])
     else:
@@ -100,24 +100,24 @@ def test_the_noise_is_standard_normal(drawn: Array, part: str) -> None:
         assert p_value > P_THRESHOLD, name
 
 
-def test_the_same_tests_reject_a_scale_30_percent_off(drawn: Array) -> None:
+def test_the_same_tests_reject_a_scale_30_percent_off(drawn):
     for factor in (0.7, 1.3):
         few = _normality(drawn[:100_000] * factor)
         assert max(few[name] for name in ("variance", "kolmogorov", "chi-square", "tails")) < P_THRESHOLD
 
 
-def _related(first: Array, second: Array) -> bool:
+def _related(first, second):
     """Whether values, or their sizes, are correlated."""
     pairs = ((first, second), (first**2, second**2), (np.abs(first), np.abs(second)))
     return any(stats.pearsonr(*pair).pvalue < P_THRESHOLD for pair in pairs)
 
 
 @pytest.mark.parametrize("lag", [1, 2, 3, 4, 8, 16, 256, BLOCK - 1, BLOCK, BLOCK + 1, SIZE // 2])
-def test_coordinates_are_independent(drawn: Array, lag: int) -> None:
+def test_coordinates_are_independent(drawn, lag):
     assert not _related(drawn[:-lag], drawn[lag:])
 
 
-def _pairs(values: Array) -> Array:
+def _pairs(values):
     """The coordinates of one AES block as one number."""
     return values[0::2] + 1j * values[1::2]
 
@@ -133,23 +133,21 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("key", "run", "step", "name"), OTHERS.values(), ids=OTHERS)
-def test_no_noise_is_shared_between_steps_parameters_runs_or_keys(
-    drawn: Array, key: Key, run: str, step: int, name: str
-) -> None:
+def test_no_noise_is_shared_between_steps_parameters_runs_or_keys(drawn, key, run, step, name):
     other = KeyedNoise(key, run).normal(step, name, 0, SIZE).numpy().astype(np.float64)
     assert not _related(drawn, other)
     assert not _related(drawn[:-1], other[1:])
     assert not np.isin(_pairs(drawn), _pairs(other)).any()
 
 
-def test_noise_drawn_twice_would_be_noticed(drawn: Array) -> None:
+def test_noise_drawn_twice_would_be_noticed(drawn):
     again = NOISE.normal(STEP, NAME, 0, SIZE).numpy()
     assert _related(drawn, again)
     assert np.isin(_pairs(drawn)[100:], _pairs(again)[:-100]).any()
     assert _related(np.repeat(drawn, 2)[:-1], np.repeat(drawn, 2)[1:])  # a stream that repeats itself
 
 
-def test_the_ends_of_the_uniform_numbers_are_finite() -> None:
+def test_the_ends_of_the_uniform_numbers_are_finite():
     words = torch.tensor([[0, 0], [-1, -1], [0, -1], [-1, 0], [2**63 - 1, -(2**63)]], dtype=torch.int64)
     out = torch.empty(len(words), 2)
     module._box_muller(words, out)
@@ -159,7 +157,7 @@ def test_the_ends_of_the_uniform_numbers_are_finite() -> None:
     assert torch.isfinite(out).all()
 
 
-def test_the_object_is_sealed() -> None:
+def test_the_object_is_sealed():
     noise = KeyedNoise(Key(b"s" * 32), "a private run")
     assert f"{noise} {noise!r}" == "KeyedNoise(<sealed>) KeyedNoise(<sealed>)"
     for escape in (pickle.dumps, copy.copy, copy.deepcopy):
@@ -167,7 +165,7 @@ def test_the_object_is_sealed() -> None:
             escape(noise)
 
 
-def test_a_negative_place_is_refused() -> None:
+def test_a_negative_place_is_refused():
     for step, start, count in ((-1, 0, 1), (0, -1, 1), (0, -2, 2), (0, 0, -1)):
         with pytest.raises(ReleaseError, match="-"):
             NOISE.normal(step, NAME, start, count)
@@ -176,7 +174,7 @@ def test_a_negative_place_is_refused() -> None:
 USERS, STEPS, Q = 2000, 400, 0.05
 
 
-def _units(documents: int = 1) -> list[Unit]:
+def _units(documents=1):
     """Users whose documents say who wrote them, and which of them they are."""
     ids = [[np.array([0, user, turn], dtype=np.int32) for turn in range(documents)] for user in range(USERS)]
     return [Unit(unit_tag(KEY, "user", user), tuple(Document(one, 1) for one in own)) for user, own in enumerate(ids)]
@@ -185,7 +183,7 @@ def _units(documents: int = 1) -> list[Unit]:
 UNITS = _units()
 
 
-def _taking_part(key: Key, run: str, q: float, steps: int = STEPS) -> Array:
+def _taking_part(key, run, q, steps=STEPS):
     """Who took part when: bool [steps, users]."""
     sampler, table = PoissonSampler(key, run, q, UNITS, 1), np.zeros((steps, USERS), dtype=bool)
     for step in range(steps):
@@ -194,15 +192,15 @@ def _taking_part(key: Key, run: str, q: float, steps: int = STEPS) -> Array:
 
 
 @pytest.fixture(scope="module")
-def table() -> Array:
+def table():
     return _taking_part(KEY, "run", Q)
 
 
-def _rate_p_value(taken: Array, q: float) -> float:
+def _rate_p_value(taken, q):
     return float(stats.binomtest(int(taken.sum()), taken.size, q).pvalue)
 
 
-def _dispersion_p_value(counts: Array, trials: int, q: float) -> float:
+def _dispersion_p_value(counts, trials, q):
     """Two-sided: do these sums of `trials` coins scatter as sums of independent coins do?"""
     total = float(((counts - trials * q) ** 2).sum() / (trials * q * (1 - q)))
     chi2 = stats.chi2(counts.size)
@@ -210,19 +208,19 @@ def _dispersion_p_value(counts: Array, trials: int, q: float) -> float:
 
 
 @pytest.mark.parametrize("q", [0.001, 0.05, 0.5, 0.99])
-def test_the_rate_is_q(q: float) -> None:
+def test_the_rate_is_q(q):
     taken = _taking_part(KEY, "rates", q, 200 if q < 0.01 else 40)
     assert _rate_p_value(taken, q) > P_THRESHOLD
     for wrong in (0.7 * q, 1.3 * q):
         assert wrong > 1 or _rate_p_value(taken, wrong) < P_THRESHOLD
 
 
-def test_the_sizes_of_batches_and_the_turns_of_users_scatter_as_independent_coins_do(table: Array) -> None:
+def test_the_sizes_of_batches_and_the_turns_of_users_scatter_as_independent_coins_do(table):
     assert _dispersion_p_value(table.sum(1), USERS, Q) > P_THRESHOLD
     assert _dispersion_p_value(table.sum(0), STEPS, Q) > P_THRESHOLD
 
 
-def test_shuffled_batches_would_be_noticed() -> None:
+def test_shuffled_batches_would_be_noticed():
     random, shuffled = np.random.default_rng(1), np.zeros((STEPS, USERS), dtype=bool)
     for row in shuffled:
         row[random.permutation(USERS)[: int(Q * USERS)]] = True
@@ -232,19 +230,19 @@ def test_shuffled_batches_would_be_noticed() -> None:
 
 
 @pytest.mark.parametrize("lag", [1, 2, 7, 200])
-def test_coins_are_independent_over_steps_and_users(table: Array, lag: int) -> None:
+def test_coins_are_independent_over_steps_and_users(table, lag):
     assert _rate_p_value(table[:-lag] & table[lag:], Q * Q) > P_THRESHOLD
     assert _rate_p_value(table[:, :-lag] & table[:, lag:], Q * Q) > P_THRESHOLD
 
 
-def test_coins_of_other_runs_and_keys_are_independent(table: Array) -> None:
+def test_coins_of_other_runs_and_keys_are_independent(table):
     for other in (_taking_part(KEY, "another run", Q), _taking_part(Key(bytes(32)), "run", Q)):
         assert _rate_p_value(table & other, Q * Q) > P_THRESHOLD
     assert _rate_p_value(table & _taking_part(KEY, "run", Q), Q * Q) < P_THRESHOLD
 
 
 @pytest.mark.parametrize(("documents", "most"), [(2, 1), (5, 2), (7, 3)])
-def test_every_document_is_read_equally_often(documents: int, most: int) -> None:
+def test_every_document_is_read_equally_often(documents, most):
     sampler = PoissonSampler(KEY, "turns", 0.5, _units(documents), most)
     starts, read = np.zeros(documents, dtype=int), np.zeros(documents, dtype=int)
     for step in range(20):
@@ -258,7 +256,7 @@ def test_every_document_is_read_equally_often(documents: int, most: int) -> None
     assert np.ptp(read) < 0.1 * read.mean()
 
 
-def test_the_turn_depends_neither_on_the_last_one_nor_on_how_the_coin_fell() -> None:
+def test_the_turn_depends_neither_on_the_last_one_nor_on_how_the_coin_fell():
     everybody, some = (PoissonSampler(KEY, "turns", q, _units(3), 1) for q in (1.0, 0.5))
     starts, turns = np.zeros((2, 3), dtype=int), []
     for step in range(11):

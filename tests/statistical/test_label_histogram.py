@@ -1,11 +1,9 @@
 """The label histogram and margins: how far one unit can move the sums of one partition, or of several."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
-from adversaries import Array
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,13 +44,13 @@ _counts = st.one_of(
 _row = st.lists(_counts, min_size=CELLS, max_size=CELLS).map(lambda row: np.array(row, dtype=np.int64))
 
 
-def _moved(mechanism: Mechanism, corpus: list[Array], unit: Array) -> Array:
+def _moved(mechanism, corpus, unit):
     with_it = mechanism.contribution(np.stack([*corpus, unit]))
     without = mechanism.contribution(np.array(corpus, dtype=np.int64).reshape(-1, mechanism.cells))
     return mechanism.check(with_it) - mechanism.check(without)
 
 
-def _bounded(mechanism: Mechanism, moved: Array) -> bool:
+def _bounded(mechanism, moved):
     """In exact integers: each block by SCALE in sum, hence in L2, and m blocks by the root of m SCALE^2."""
     blocks = mechanism.split(moved) if isinstance(mechanism, Margins) else [moved]
     squared = sum(step * step for step in moved.tolist())
@@ -65,20 +63,18 @@ def _bounded(mechanism: Mechanism, moved: Array) -> bool:
 
 @of_both
 @given(st.lists(_row, max_size=4), _row)
-def test_one_more_unit_moves_the_sums_by_at_most_the_sensitivity(
-    mechanism: Mechanism, corpus: list[Array], unit: Array
-) -> None:
+def test_one_more_unit_moves_the_sums_by_at_most_the_sensitivity(mechanism, corpus, unit):
     assert _bounded(mechanism, _moved(mechanism, corpus, unit))
 
 
 @of_both
 @pytest.mark.parametrize("unit", WORST.values(), ids=WORST)
-def test_no_adversarial_unit_moves_the_sums_further(mechanism: Mechanism, unit: Array) -> None:
+def test_no_adversarial_unit_moves_the_sums_further(mechanism, unit):
     assert _bounded(mechanism, _moved(mechanism, list(WORST.values()), unit))
     assert _bounded(mechanism, _moved(mechanism, [], unit))
 
 
-def test_every_kind_of_whole_number_counts_alike() -> None:
+def test_every_kind_of_whole_number_counts_alike():
     row = np.array([[0, 1, 2, 3, 4, 100, 0, 0]])
     for dtype in (np.int8, np.uint8, np.int32, np.uint64):
         assert np.array_equal(SMALL.contribution(row.astype(dtype)), SMALL.contribution(row))
@@ -86,7 +82,7 @@ def test_every_kind_of_whole_number_counts_alike() -> None:
 
 
 @pytest.mark.parametrize("cells", [1, 7, 1000])
-def test_many_small_cells_do_not_round_up_above_the_bound(cells: int) -> None:
+def test_many_small_cells_do_not_round_up_above_the_bound(cells):
     mechanism = HistogramMechanism(cells, 1.0)
     for dominant in (1, 10, 2 * SCALE - cells, 10**9):
         row = np.ones(cells, dtype=np.int64)
@@ -96,7 +92,7 @@ def test_many_small_cells_do_not_round_up_above_the_bound(cells: int) -> None:
 
 @pytest.mark.parametrize("records", [1, 3, 2**32])
 @pytest.mark.parametrize("mechanism", [*(HistogramMechanism(cells, 1.0) for cells in (1, 50, 1000)), MARGINS])
-def test_the_bound_is_tight(mechanism: Mechanism, records: int) -> None:
+def test_the_bound_is_tight(mechanism, records):
     blocks = mechanism.blocks if isinstance(mechanism, Margins) else (mechanism.cells,)
     unit = np.concatenate([np.eye(cells, dtype=np.int64)[-1] * records for cells in blocks])
     moved = _moved(mechanism, [np.ones(mechanism.cells, dtype=np.int64)], unit)
@@ -104,14 +100,14 @@ def test_the_bound_is_tight(mechanism: Mechanism, records: int) -> None:
     assert math.isclose(mechanism.sensitivity, math.sqrt(len(blocks)) * 2**20)
 
 
-def test_a_unit_weighs_the_same_however_much_it_wrote() -> None:
+def test_a_unit_weighs_the_same_however_much_it_wrote():
     few, many = np.array([[1, 3, 0, 0, 0, 0, 0, 0]]), np.array([[1000, 3000, 0, 0, 0, 0, 0, 0]])
     assert (
         SMALL.contribution(few).tolist() == SMALL.contribution(many).tolist() == [SCALE // 4, SCALE * 3 // 4, *[0] * 6]
     )
 
 
-def test_cells_below_two_standard_deviations_are_empty_and_shares_of_nobody_uniform() -> None:
+def test_cells_below_two_standard_deviations_are_empty_and_shares_of_nobody_uniform():
     step = round(SMALL.noise_std_grid)
     noisy = np.array([2 * step - 1, 2 * step, 6 * step, -9 * step, 0, 0, 0, 0])
     assert SMALL.to_shares(noisy).tolist() == [0, 0.25, 0.75, 0, 0, 0, 0, 0]
@@ -121,7 +117,7 @@ def test_cells_below_two_standard_deviations_are_empty_and_shares_of_nobody_unif
 
 
 @given(st.lists(st.integers(-(10**9), 10**9), min_size=CELLS, max_size=CELLS))
-def test_shares_of_a_block_are_the_nearest_ones(noisy: list[int]) -> None:
+def test_shares_of_a_block_are_the_nearest_ones(noisy):
     """The optimality conditions of a projection on the simplex: what is positive was lowered by one number."""
     sides = MARGINS.split(np.array(noisy)), MARGINS.split(MARGINS.to_shares(np.array(noisy)))
     for block, shares in zip(*sides, strict=True):
@@ -151,13 +147,13 @@ REFUSED = (ConfigError, EventError, ReleaseError)
         (Margins, (BLOCKS, 1.0, PrivacyUnit.PHRASE), "users or records"),
     ],
 )
-def test_impossible_mechanisms_are_refused(mechanism: Any, arguments: tuple[Any, ...], message: str) -> None:
+def test_impossible_mechanisms_are_refused(mechanism, arguments, message):
     with pytest.raises(REFUSED, match=message):
         mechanism(*arguments)
 
 
 @of_both
 @pytest.mark.parametrize("counts", [np.zeros((2, CELLS)), np.zeros(CELLS, dtype=int), np.zeros((2, 3), dtype=int)])
-def test_what_is_no_table_of_counts_is_refused(mechanism: Mechanism, counts: Array) -> None:
+def test_what_is_no_table_of_counts_is_refused(mechanism, counts):
     with pytest.raises(ReleaseError, match="give whole numbers"):
         mechanism.contribution(counts)

@@ -6,7 +6,6 @@ teachers may change by a single bit, and every query's sum may move by at most t
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +17,9 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
 from rayprivacy.corpus.phrases import Phrases, tidy
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.models.adapters import Basis, HeadAdapter
-from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.adapters import HeadAdapter
 from rayprivacy.models.features import Encoded, Queries, encode, join
 from rayprivacy.release.votes import SCALE, VoteMechanism
-from rayprivacy.teachers.head_kinds import State
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.square_kind import SquareKind
 from rayprivacy.teachers.votes import summed_votes
@@ -62,7 +59,7 @@ INJECTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.fixture(scope="module")
-def kind(tiny_basis: Basis, tiny_backbone: Backbone) -> SquareKind:
+def kind(tiny_basis, tiny_backbone):
     config = TeachersConfig(
         count=SHARDS,
         max_tokens=TOKENS,
@@ -78,7 +75,7 @@ def kind(tiny_basis: Basis, tiny_backbone: Backbone) -> SquareKind:
 
 
 @pytest.fixture(scope="module")
-def asked(kind: SquareKind) -> Callable[..., float]:
+def asked(kind):
     """How far two states move the sum of any query, in L2 and in units of the sensitivity."""
     hidden = torch.randn(64, 64, generator=torch.Generator().manual_seed(4))
     logits = kind.warm(hidden) @ kind.head.T
@@ -87,33 +84,31 @@ def asked(kind: SquareKind) -> Callable[..., float]:
     every = torch.ones_like(candidates, dtype=torch.bool)
     queries = Queries(hidden, candidates, every, centre, torch.zeros(64, 2).long())
 
-    def moved(states: list[State], mechanism: VoteMechanism = VOTES) -> float:
+    def moved(states, mechanism=VOTES):
         sums = [mechanism.check(summed_votes(kind, state, queries, mechanism)) for state in states]
         return float(np.linalg.norm(sums[0] - sums[1], axis=1).max()) / mechanism.sensitivity
 
     return moved
 
 
-def _changed(one: State, other: State) -> set[int]:
+def _changed(one, other):
     """The teachers that differ in any bit."""
     return {at for at in range(SHARDS) if any(not torch.equal(one[name][at], other[name][at]) for name in one)}
 
 
-def _encode(backbone: Backbone, texts: list[str]) -> Encoded:
+def _encode(backbone, texts):
     """One group of documents: a user."""
     return encode(backbone, [backbone.document(text, TOKENS) for text in texts], ROW, USER_ROWS)
 
 
 @pytest.fixture(scope="module")
-def with_user(
-    public_sentences: list[str], kind: SquareKind, tiny_backbone: Backbone, asked: Callable[..., float]
-) -> Callable[..., None]:
+def with_user(public_sentences, kind, tiny_backbone, asked):
     """Asserts that a user in a shard changes its teacher alone, and moves sums by at most the sensitivity."""
     corpus = [*(public_sentences[shard : shard + 3] for shard in range(SHARDS - 1)), []]
     before = [_encode(tiny_backbone, own) for own in corpus]
     calm = kind.train(before)
 
-    def moves(user: Encoded, shard: int, first: bool = False) -> None:
+    def moves(user, shard, first=False):
         after = [*before]
         after[shard] = join([user, before[shard]] if first else [before[shard], user], ROW, 64)
         states = [calm, kind.train(after)]
@@ -126,9 +121,7 @@ def with_user(
 @pytest.mark.parametrize("shard", LIVES_IN)
 @pytest.mark.parametrize("texts", ADVERSARIAL_TEXTS.values(), ids=ADVERSARIAL_TEXTS)
 @pytest.mark.parametrize("first", [True, False], ids=["user first", "user last"])
-def test_a_users_texts_move_each_sum_by_at_most_the_sensitivity(
-    shard: int, texts: list[str], first: bool, with_user: Any, tiny_backbone: Backbone
-) -> None:
+def test_a_users_texts_move_each_sum_by_at_most_the_sensitivity(shard, texts, first, with_user, tiny_backbone):
     """Users are groups of their own: the others of the same shard keep their states, and their place in it."""
     user = _encode(tiny_backbone, texts)
     assert len(user) <= USER_ROWS
@@ -137,24 +130,22 @@ def test_a_users_texts_move_each_sum_by_at_most_the_sensitivity(
 
 @pytest.mark.parametrize("shard", LIVES_IN)
 @pytest.mark.parametrize("change", INJECTED.values(), ids=INJECTED)
-def test_broken_hidden_states_move_each_sum_by_at_most_the_sensitivity(
-    shard: int, change: Callable[[torch.Tensor], torch.Tensor], with_user: Any, tiny_backbone: Backbone
-) -> None:
+def test_broken_hidden_states_move_each_sum_by_at_most_the_sensitivity(shard, change, with_user, tiny_backbone):
     user = _encode(tiny_backbone, ["hello, the sun is out and i like apples, pears and soup", "take the train"])
     broken = change(user.hidden.float().flatten(0, 1)).view_as(user.hidden).bfloat16()
     with_user(Encoded(user.ids, user.segment, broken), shard)
 
 
 @pytest.fixture(scope="module")
-def rows(public_sentences: list[str]) -> list[Row]:
+def rows(public_sentences):
     return [(f"user-{n}", text) for n in range(10) for text in public_sentences[n % 4 :: 3]]
 
 
 @pytest.fixture(scope="module")
-def teachers(kind: SquareKind, tiny_backbone: Backbone) -> Callable[..., State]:
+def teachers(kind, tiny_backbone):
     """Trained on rows, of whose users nothing is known where the unit is a record or a phrase."""
 
-    def trained(rows: list[Row], unit: PrivacyUnit) -> State:
+    def trained(rows, unit):
         bounds = {"phrases": "-", "max_shards_per_phrase": BOUND, "max_chars": 60}
         of_phrases = unit is PrivacyUnit.PHRASE
         corpus = CorpusConfig(**bounds) if of_phrases else CorpusConfig(max_records_per_user=None)
@@ -171,14 +162,14 @@ def teachers(kind: SquareKind, tiny_backbone: Backbone) -> Callable[..., State]:
 
 @pytest.mark.parametrize("user", ["user-1", "user-3", "nobody yet"])
 @pytest.mark.parametrize("text", ["hello", "take the train " * 300, "\x00\u200b", "i like soup"])
-def test_a_record_moves_one_teacher(user: str, text: str, rows: list[Row], teachers: Any, asked: Any) -> None:
+def test_a_record_moves_one_teacher(user, text, rows, teachers, asked):
     states = [teachers(own, PrivacyUnit.RECORD) for own in (rows, [(user, text), *rows])]
     assert len(_changed(*states)) <= 1
     assert asked(states) <= 1
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_a_phrase_moves_n_teachers(number: int, rows: list[Row], teachers: Any, asked: Any) -> None:
+def test_a_phrase_moves_n_teachers(number, rows, teachers, asked):
     without = [(user, PHRASES.mask(text, lambda found: found == number)) for user, text in rows]
     assert without != rows
     states = [teachers(own, PrivacyUnit.PHRASE) for own in (rows, without)]
@@ -188,7 +179,7 @@ def test_a_phrase_moves_n_teachers(number: int, rows: list[Row], teachers: Any, 
 
 
 @pytest.mark.parametrize(("mechanism", "least"), [(VOTES, 0.99), (CLIPPED, 0.7), (OF_PHRASES, 0.99)])
-def test_the_bound_is_nearly_reached_by_teachers_that_turn_around(mechanism: Any, least: float, asked: Any) -> None:
+def test_the_bound_is_nearly_reached_by_teachers_that_turn_around(mechanism, least, asked):
     """The tests above have power: opposite and certain teachers come close to the declared sensitivity."""
     matrices = torch.zeros(SHARDS, 16, 16)
     turned = BOUND if mechanism is OF_PHRASES else 1

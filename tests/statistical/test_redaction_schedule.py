@@ -1,9 +1,6 @@
 """Coupled sensitivity of a redaction schedule, from shards to weights: what a hidden text can change, and what not."""
 
-from collections.abc import Callable
 from functools import cache, partial
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -41,11 +38,11 @@ READING = redacting(PrivacyUnit.USER, (), lambda row: "", 40, Redacting(POLICY, 
 
 
 @pytest.fixture
-def units(tmp_path: Path, tiny_backbone: Any) -> Callable[[str], Any]:
+def units(tmp_path, tiny_backbone):
     """The units of a corpus in which Ann's hidden words are these."""
 
     @cache
-    def read(text: str) -> Any:
+    def read(text):
         folder = tmp_path / str(abs(hash(text)))
         folder.mkdir()
         rows = sorted([("ann", f"my code is {text} ok"), *OTHERS])
@@ -64,10 +61,10 @@ def units(tmp_path: Path, tiny_backbone: Any) -> Callable[[str], Any]:
 
 
 @pytest.fixture
-def weights(units: Any, tiny_backbone: Any) -> Callable[..., list[torch.Tensor]]:
+def weights(units, tiny_backbone):
     """The weights, as one vector, after each of some steps; Ann may be absent from noisy ones, or from all."""
 
-    def run(text: str, steps: Any, absent: Any = (), low: bool = False, light: float = 0.0) -> Any:
+    def run(text, steps, absent=(), low=False, light=0.0):
         listed = {"redacted": LISTED, "policy": POLICY.digest, "light": light}
         mechanism = NoisySteps(0.9, 0.3, NORM, len(LISTED), **listed)
         READING.check(mechanism.steps, mechanism.redacted_steps)
@@ -87,7 +84,7 @@ def weights(units: Any, tiny_backbone: Any) -> Callable[..., list[torch.Tensor]]
     return run
 
 
-def _moves(weights: Any, texts: list[str], steps: list[int], **more: Any) -> list[float]:
+def _moves(weights, texts, steps, **more):
     """By how much Ann moves each step by itself, from the same weights; without her, her text is nowhere."""
     moves = []
     for step in steps:
@@ -97,21 +94,21 @@ def _moves(weights: Any, texts: list[str], steps: list[int], **more: Any) -> lis
 
 
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
-def test_a_unit_moves_a_noisy_step_by_the_norm(weights: Any, low: bool) -> None:
+def test_a_unit_moves_a_noisy_step_by_the_norm(weights, low):
     """Zero-out: with and without the unit's full text."""
     moves = _moves(weights, SECRETS[: 1 if low else None], NOISY, low=low)
     assert 0.9 * NORM <= max(moves) <= NORM * (1 + ROUNDING)
 
 
 @pytest.mark.parametrize("light", [0.0, 0.05], ids=["free", "paid"])
-def test_a_user_moves_a_redacted_step_by_the_norm_too(weights: Any, light: float) -> None:
+def test_a_user_moves_a_redacted_step_by_the_norm_too(weights, light):
     """What a central account pays for: the user as a whole, copy and full text, with noise that is the same."""
     moves = _moves(weights, SECRETS[:1], [step for step, redacted in enumerate(LISTED) if redacted], light=light)
     assert 0.9 * NORM <= max(moves) <= NORM * (1 + ROUNDING)
 
 
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
-def test_weights_are_equal_bit_by_bit_until_a_noisy_step_has_read_what_differs(weights: Any, low: bool) -> None:
+def test_weights_are_equal_bit_by_bit_until_a_noisy_step_has_read_what_differs(weights, low):
     one, *others = (weights(text, [0, 1, 2], low=low) for text in SECRETS[: 2 if low else None])
     assert not torch.equal(one[1], one[0])
     for two in others:
@@ -121,7 +118,7 @@ def test_weights_are_equal_bit_by_bit_until_a_noisy_step_has_read_what_differs(w
         assert 0 < float((one[2] - two[2]).norm()) <= 2 * NORM * (1 + ROUNDING)
 
 
-def test_redacted_batches_are_those_of_any_hidden_words(units: Any, tiny_backbone: Any) -> None:
+def test_redacted_batches_are_those_of_any_hidden_words(units, tiny_backbone):
     read = []
     for text in SECRETS:
         sampler = PoissonSampler(KEY, "run", 1.0, units(text), 1, READING.version_of)

@@ -1,7 +1,5 @@
 """What teachers are asked in several files."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -9,10 +7,10 @@ from rayprivacy.models.features import Queries
 
 
 @pytest.fixture(scope="session")
-def asked() -> Callable[[torch.Tensor, torch.Tensor], Queries]:
+def asked():
     """Queries at some states: eight candidates each, and about two thirds of them allowed."""
 
-    def made(hidden: torch.Tensor, context: torch.Tensor) -> Queries:
+    def made(hidden, context):
         draw = torch.Generator().manual_seed(5)
         candidates = torch.stack([torch.randperm(400, generator=draw)[:8] for _ in hidden])
         allowed = torch.rand(candidates.shape, generator=draw) < 0.7

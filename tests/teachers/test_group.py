@@ -2,7 +2,6 @@
 
 import pickle
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,7 @@ from rayprivacy.core.errors import ConfigError, ReleaseError, ShardError
 from rayprivacy.core.keys import create_key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.manifest import part_path
-from rayprivacy.models.adapters import Basis
-from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import PAD, Encoded, Features, Queries, encode
+from rayprivacy.models.features import PAD, Encoded, encode
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
 from rayprivacy.release.votes import VoteMechanism
@@ -39,23 +36,23 @@ Users = dict[str, list[str]]
 WORDS = "the sun is out and we like bread with soup so they take an early train home".split()  # noqa: SIM905
 
 
-def corpus(users: int, seed: int = 0, most: int = 12) -> Users:
+def corpus(users, seed=0, most=12):
     chance = random.Random(seed)
 
-    def text() -> str:
+    def text():
         return " ".join(chance.choices(WORDS, k=chance.randint(0, 18)))
 
     return {f"user-{n}": [text() for _ in range(chance.randint(1, most))] for n in range(users)}
 
 
-def table(users: Users, count: int = 5) -> pa.Table:
+def table(users, count=5):
     """Rows as `shard_corpus` writes them, for this number of teachers."""
     placed = {(int(user.split("-")[1]) * 7 % count, user): texts for user, texts in users.items()}
     rows = [(*who, record, text) for who in sorted(placed) for record, text in enumerate(placed[who])]
     return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], schema=SCHEMA)
 
 
-def write_parts(spec: GroupSpec, users: Users) -> None:
+def write_parts(spec, users):
     spec.shards.mkdir(exist_ok=True)
     whole = table(users, spec.teachers.count)
     for part in range(spec.teachers.parts):
@@ -64,8 +61,8 @@ def write_parts(spec: GroupSpec, users: Users) -> None:
 
 
 @pytest.fixture
-def encode_all(tiny_backbone: Backbone) -> Callable[[GroupSpec, Users], GroupSpec]:
-    def encoded(spec: GroupSpec, users: Users) -> GroupSpec:
+def encode_all(tiny_backbone):
+    def encoded(spec, users):
         write_parts(spec, users)
         for part in range(spec.teachers.parts):
             encode_part(spec, part, tiny_backbone)
@@ -75,7 +72,7 @@ def encode_all(tiny_backbone: Backbone) -> Callable[[GroupSpec, Users], GroupSpe
 
 
 @pytest.fixture
-def bare(tiny_base: Path, tmp_path: Path) -> GroupSpec:
+def bare(tiny_base, tmp_path):
     """Nothing is encoded or trained yet."""
     create_key(tmp_path / "key")
     store = FeatureStore(tmp_path / "features", store_recipe("base", ENCODING), tmp_path / "key")
@@ -86,15 +83,15 @@ def bare(tiny_base: Path, tmp_path: Path) -> GroupSpec:
     return GroupSpec(model, ENCODING, PrivacyUnit.USER, tmp_path / "shards", store, *files, workspace)
 
 
-def states(bare: GroupSpec, texts: list[str]) -> Encoded:
+def states(bare, texts):
     return bare.store.read([bare.store.name(texts)])[0]
 
 
-def same(one: Encoded, two: Encoded) -> bool:
+def same(one, two):
     return all(torch.equal(getattr(one, name), getattr(two, name)) for name in ("ids", "segment", "hidden"))
 
 
-def test_groups_are_users_or_shards() -> None:
+def test_groups_are_users_or_shards():
     rows = table({"user-1": ["a", "b"], "user-2": ["c"], "user-6": ["", "d"]})
     assert groups_of(rows, PrivacyUnit.USER, range(5)) == [[], [], [["a", "b"], ["", "d"]], [], [["c"]]]
     for unit in (PrivacyUnit.RECORD, PrivacyUnit.PHRASE):
@@ -108,7 +105,7 @@ def test_groups_are_users_or_shards() -> None:
 
 
 @pytest.mark.parametrize("unit", list(PrivacyUnit))
-def test_every_shard_finds_its_own_documents(bare: Any, tiny_backbone: Any, unit: PrivacyUnit, encode_all: Any) -> None:
+def test_every_shard_finds_its_own_documents(bare, tiny_backbone, unit, encode_all):
     bare, users = replace(bare, unit=unit), corpus(12)
     write_parts(bare, users)
     assert not is_cached(bare, 0)
@@ -123,7 +120,7 @@ def test_every_shard_finds_its_own_documents(bare: Any, tiny_backbone: Any, unit
                 assert same(found, encode(tiny_backbone, documents, ENCODING.row_tokens, ENCODING.max_rows))
 
 
-def test_a_users_states_do_not_depend_on_anybody_else(bare: GroupSpec, encode_all: Any, tmp_path: Path) -> None:
+def test_a_users_states_do_not_depend_on_anybody_else(bare, encode_all, tmp_path):
     """Sensitivity rests on this: whoever joins, leaves or writes more, the others' states stay the same to the bit."""
     users = corpus(8, most=40)
     worlds = [users, {"user-3": users["user-3"]}, users | corpus(30, seed=1, most=40) | {"user-3": users["user-3"]}]
@@ -138,12 +135,12 @@ def test_a_users_states_do_not_depend_on_anybody_else(bare: GroupSpec, encode_al
     assert same(found[0], found[2])
 
 
-def test_one_changed_user_is_one_new_group(bare: Any, tiny_backbone: Any, encode_all: Any, monkeypatch: Any) -> None:
+def test_one_changed_user_is_one_new_group(bare, tiny_backbone, encode_all, monkeypatch):
     users = corpus(12)
     encode_all(bare, users)
     computed: list[list[list[int]]] = []
 
-    def recorded(backbone: Backbone, documents: list[list[int]], *rest: Any, **more: Any) -> Encoded:
+    def recorded(backbone, documents, *rest, **more):
         computed.append(documents)
         return encode(backbone, documents, *rest, **more)
 
@@ -158,7 +155,7 @@ def test_one_changed_user_is_one_new_group(bare: Any, tiny_backbone: Any, encode
 
 
 @pytest.mark.parametrize("change", [{"count": 2}, {"count": 11, "stack": 4}, {"rank": 3, "epochs": 9.0, "stack": 1}])
-def test_other_teachers_cost_no_trunk_pass(bare: GroupSpec, encode_all: Any, change: Any) -> None:
+def test_other_teachers_cost_no_trunk_pass(bare, encode_all, change):
     users = corpus(12)
     encode_all(bare, users)
     teachers = ENCODING.model_copy(update=change)
@@ -168,7 +165,7 @@ def test_other_teachers_cost_no_trunk_pass(bare: GroupSpec, encode_all: Any, cha
     assert all(is_cached(other, part) for part in range(teachers.parts))
 
 
-def test_users_with_equal_texts_share_states_and_both_count(bare: GroupSpec, encode_all: Any) -> None:
+def test_users_with_equal_texts_share_states_and_both_count(bare, encode_all):
     encode_all(bare, {"user-1": ["so alike"], "user-6": ["so alike"]})
     names = shards_of(bare, bare.teachers.members(0))[2]
     assert len(names) == 2
@@ -181,7 +178,7 @@ def test_users_with_equal_texts_share_states_and_both_count(bare: GroupSpec, enc
     assert not any(word in path.name for path in bare.store.folder.iterdir() for word in ("user", "alike"))
 
 
-def test_files_are_bounded(bare: GroupSpec, encode_all: Any, monkeypatch: Any) -> None:
+def test_files_are_bounded(bare, encode_all, monkeypatch):
     monkeypatch.setattr(encoding, "CHUNK_POSITIONS", 256)
     written: list[dict[str, Encoded]] = []
     real = FeatureStore.write
@@ -195,9 +192,7 @@ def test_files_are_bounded(bare: GroupSpec, encode_all: Any, monkeypatch: Any) -
 
 
 @pytest.mark.parametrize("layers", [1, None])
-def test_kinds_with_layers_of_their_own_get_what_lies_below(
-    bare: GroupSpec, tiny_backbone: Backbone, encode_all: Any, layers: int | None
-) -> None:
+def test_kinds_with_layers_of_their_own_get_what_lies_below(bare, tiny_backbone, encode_all, layers):
     texts = ["the sun is out", "we like bread"]
     teachers = ENCODING.model_copy(update={"kind": "lora", "layers": layers})
     store = replace(bare.store, recipe=store_recipe("base", teachers))
@@ -220,9 +215,7 @@ def test_kinds_with_layers_of_their_own_get_what_lies_below(
         encoding.trunk_of(deep, tiny_backbone)
 
 
-def test_pieces_of_a_part_and_of_its_files_give_the_states_of_the_whole(
-    bare: GroupSpec, tiny_backbone: Backbone, encode_all: Any, tmp_path: Path
-) -> None:
+def test_pieces_of_a_part_and_of_its_files_give_the_states_of_the_whole(bare, tiny_backbone, encode_all, tmp_path):
     whole = replace(bare, store=replace(bare.store, root=tmp_path / "whole"))
     whole.store.prepare()
     encode_all(whole, corpus(30))
@@ -255,7 +248,7 @@ MECHANISM = VoteMechanism(queries=40, candidates=8, teachers=5, sigma=1.0)
 
 
 @pytest.fixture
-def spec(bare: GroupSpec, encode_all: Any, tiny_basis: Basis) -> GroupSpec:
+def spec(bare, encode_all, tiny_basis):
     store = replace(bare.store, recipe=store_recipe("base", CONFIG))
     store.prepare()
     found = replace(bare, teachers=CONFIG, store=store)
@@ -266,31 +259,31 @@ def spec(bare: GroupSpec, encode_all: Any, tiny_basis: Basis) -> GroupSpec:
 
 
 @pytest.fixture
-def queries(tiny_features: Features, asked: Any) -> Queries:
+def queries(tiny_features, asked):
     return asked(tiny_features.hidden[:40].float(), torch.zeros(40, 2).long())
 
 
 @pytest.fixture
-def question(queries: Queries) -> Question:
+def question(queries):
     return Question.of(queries, MECHANISM)
 
 
-def _trained(spec: GroupSpec) -> GroupSpec:
+def _trained(spec):
     for part in range(CONFIG.parts):
         TeacherGroup(spec).train(CONFIG.members(part))
     return spec
 
 
-def _files(spec: GroupSpec) -> dict[str, tuple[int, bytes]]:
+def _files(spec):
     paths = spec.workspace.root.glob("*.safetensors")
     return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
 
 
-def _state(spec: GroupSpec, teachers: range) -> dict[str, bytes]:
+def _state(spec, teachers):
     return {name: tensor.numpy().tobytes() for name, tensor in spec.workspace.read(teachers).items()}
 
 
-def test_training_twice_leaves_the_files_untouched_and_a_lost_one_is_rebuilt_byte_for_byte(spec: GroupSpec) -> None:
+def test_training_twice_leaves_the_files_untouched_and_a_lost_one_is_rebuilt_byte_for_byte(spec):
     TeacherGroup(spec).train(range(3))
     before = _files(spec)
     for piece in (range(3), range(1), range(1, 3)):  # dealt out in another way, they are the same teachers
@@ -305,7 +298,7 @@ def test_training_twice_leaves_the_files_untouched_and_a_lost_one_is_rebuilt_byt
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 5])
-def test_no_size_of_a_piece_changes_a_bit(pieces: int, spec: GroupSpec, question: Question, monkeypatch: Any) -> None:
+def test_no_size_of_a_piece_changes_a_bit(pieces, spec, question, monkeypatch):
     monkeypatch.setattr("rayprivacy.teachers.spec.PIECES", pieces)
     _trained(spec)
     whole, group = _state(spec, range(5)), TeacherGroup(spec)
@@ -321,7 +314,7 @@ def test_no_size_of_a_piece_changes_a_bit(pieces: int, spec: GroupSpec, question
     assert np.array_equal(asked.collect(question.digest).sums, group.collect(question.digest).sums)
 
 
-def test_only_teachers_that_are_missing_are_trained_and_no_trunk_is_run(spec: GroupSpec, monkeypatch: Any) -> None:
+def test_only_teachers_that_are_missing_are_trained_and_no_trunk_is_run(spec, monkeypatch):
     trunk = "transformers.models.llama.modeling_llama.LlamaModel.forward"
     monkeypatch.setattr(trunk, lambda *_, **__: pytest.fail("the trunk was called"))
     TeacherGroup(spec).train(range(1, 2))
@@ -333,7 +326,7 @@ def test_only_teachers_that_are_missing_are_trained_and_no_trunk_is_run(spec: Gr
     assert len(load_file(spec.workspace.root / added)["filled"]) == 2
 
 
-def test_teachers_learn_from_the_documents_of_their_own_shard(spec: GroupSpec, tiny_backbone: Backbone) -> None:
+def test_teachers_learn_from_the_documents_of_their_own_shard(spec, tiny_backbone):
     TeacherGroup(spec).train(range(3))
     documents = [
         [tiny_backbone.document(text, 20) for text in USERS.get(user, [])] for user in ("user-0", "user-3", "")
@@ -345,7 +338,7 @@ def test_teachers_learn_from_the_documents_of_their_own_shard(spec: GroupSpec, t
     assert found["filled"].tolist() == [True, True, False]
 
 
-def test_one_changed_user_changes_one_teacher(spec: GroupSpec, encode_all: Any) -> None:
+def test_one_changed_user_changes_one_teacher(spec, encode_all):
     TeacherGroup(spec).train(range(3))
     before = spec.workspace.read(range(3))["matrix"]
     encode_all(spec, USERS | {"user-3": ["something else altogether", "and more of it " * 50]})
@@ -356,7 +349,7 @@ def test_one_changed_user_changes_one_teacher(spec: GroupSpec, encode_all: Any) 
     assert torch.equal(after[2], torch.zeros(16, 16)), "shard 2 has nobody"
 
 
-def test_votes_come_from_the_files_and_do_not_depend_on_grouping(spec: Any, queries: Queries, monkeypatch: Any) -> None:
+def test_votes_come_from_the_files_and_do_not_depend_on_grouping(spec, queries, monkeypatch):
     many = CONFIG.model_copy(update={"count": 25, "stack": 7})
     spec = replace(spec, teachers=many)
     draw = torch.Generator().manual_seed(4)
@@ -378,7 +371,7 @@ def test_votes_come_from_the_files_and_do_not_depend_on_grouping(spec: Any, quer
     assert all(np.array_equal(one, sums[0]) for one in sums)
 
 
-def test_a_piece_is_in_a_sum_once_however_often_it_is_asked_for(spec: GroupSpec, question: Question) -> None:
+def test_a_piece_is_in_a_sum_once_however_often_it_is_asked_for(spec, question):
     group = TeacherGroup(_trained(spec))
     for _ in range(3):
         group.vote(range(5), pickle.loads(pickle.dumps(question)))
@@ -389,7 +382,7 @@ def test_a_piece_is_in_a_sum_once_however_often_it_is_asked_for(spec: GroupSpec,
     assert group.collect(question.digest).teachers == (0, 1, 2, 3, 4)
 
 
-def test_another_question_starts_another_sum(spec: GroupSpec, question: Question, queries: Queries) -> None:
+def test_another_question_starts_another_sum(spec, question, queries):
     group = TeacherGroup(_trained(spec))
     others = [
         Question.of(queries, replace(MECHANISM, clip=0.3)),
@@ -408,7 +401,7 @@ def test_another_question_starts_another_sum(spec: GroupSpec, question: Question
             group.collect(question.digest)
 
 
-def test_a_vote_without_training_and_training_without_features_are_errors(spec: GroupSpec, question: Question) -> None:
+def test_a_vote_without_training_and_training_without_features_are_errors(spec, question):
     TeacherGroup(spec).train(range(3))
     spec.store.clear()
     spec.store.prepare()

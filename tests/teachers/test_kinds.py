@@ -3,16 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.models.adapters import Basis, HeadAdapter, next_token_loss
-from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Encoded, Features, Queries, encode
+from rayprivacy.models.adapters import HeadAdapter, next_token_loss
+from rayprivacy.models.features import Encoded, Queries, encode
 from rayprivacy.models.layers import lower_trunk
 from rayprivacy.release.votes import SCALE, VoteMechanism
 from rayprivacy.teachers.head_kinds import FILLED, State
@@ -27,12 +25,12 @@ Make = Callable[..., SquareKind]
 
 
 @pytest.fixture(scope="module")
-def make(tiny_basis: Basis, tiny_backbone: Backbone) -> Make:
+def make(tiny_basis, tiny_backbone):
     draw = torch.Generator().manual_seed(8)
     warm = HeadAdapter(tiny_basis, torch.randn(12, 16, generator=draw) / 30)
     config = TeachersConfig(count=TEACHERS, max_tokens=30, row_tokens=ROW, batch=16, learning_rate=2e-2)
 
-    def kind(rank: int = 16, max_steps: int = 30) -> SquareKind:
+    def kind(rank=16, max_steps=30):
         changed = config.model_copy(update={"rank": rank, "max_steps": max_steps})
         return SquareKind(changed, warm, tiny_backbone.head)
 
@@ -49,17 +47,17 @@ class World:
     queries: Queries
     mechanism: VoteMechanism
 
-    def votes(self, teachers: list[int] | None = None, queries: Queries | None = None) -> np.ndarray:
+    def votes(self, teachers=None, queries=None):
         """The sum of some teachers' votes, or of all."""
         state = self.trained if teachers is None else picked(self.trained, teachers)
         return summed_votes(self.kind, state, queries or self.queries, self.mechanism)
 
-    def answers(self, state: State) -> torch.Tensor:
+    def answers(self, state):
         return torch.cat(list(self.kind.answers(state, self.queries)))
 
 
 @pytest.fixture(scope="module")
-def world(make: Make, tiny_backbone: Backbone, tiny_features: Features, public_sentences: Any, asked: Any) -> World:
+def world(make, tiny_backbone, tiny_features, public_sentences, asked):
     kind, shards = make(), []
     for shard in range(TEACHERS - 1):
         documents = [tiny_backbone.document(text, 30) for text in public_sentences[shard : shard + 1 + shard % 3]]
@@ -72,32 +70,32 @@ def world(make: Make, tiny_backbone: Backbone, tiny_features: Features, public_s
     return World(kind, shards, kind.train(shards), queries, mechanism)
 
 
-def random_shard(seed: int, rows: int) -> Encoded:
+def random_shard(seed, rows):
     draw = torch.Generator().manual_seed(seed)
     ids = torch.randint(400, (rows, ROW), generator=draw)
     return Encoded(ids, torch.zeros_like(ids), torch.randn(rows, ROW, 64, generator=draw).bfloat16())
 
 
-def changed(shard: Encoded, change: Callable[[torch.Tensor], torch.Tensor]) -> Encoded:
+def changed(shard, change):
     return Encoded(shard.ids, shard.segment, change(shard.hidden))
 
 
-def picked(state: State, teachers: list[int]) -> State:
+def picked(state, teachers):
     return {name: tensor[teachers] for name, tensor in state.items()}
 
 
-def same(one: State, other: State) -> bool:
+def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def loss(kind: SquareKind, matrix: torch.Tensor, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def loss(kind, matrix, hidden, targets):
     hidden = kind.warm(hidden)
     logits = hidden @ kind.head.T + kind.inward(hidden) @ matrix @ kind.columns.T
     return torch.nn.functional.cross_entropy(logits[:, kind._shortlist], targets)
 
 
 @pytest.mark.parametrize("teacher", range(TEACHERS))
-def test_a_teacher_does_not_depend_on_the_other_shards(teacher: int, world: World) -> None:
+def test_a_teacher_does_not_depend_on_the_other_shards(teacher, world):
     others = [
         [random_shard(seed, 1 + 7 * seed) for seed in range(TEACHERS)],
         [Encoded.empty(ROW, 64)] * TEACHERS,
@@ -112,7 +110,7 @@ def test_a_teacher_does_not_depend_on_the_other_shards(teacher: int, world: Worl
 
 
 @pytest.mark.parametrize("rank", [3, 10, 16])
-def test_very_skewed_shards_train_the_same_teacher_in_any_slot_and_company(make: Make, rank: int) -> None:
+def test_very_skewed_shards_train_the_same_teacher_in_any_slot_and_company(make, rank):
     kind, rows = make(rank), (0, 1, 2, 5, 90, 1, 40)
     stack = [random_shard(seed, size) for seed, size in enumerate(rows)]
     alone = [kind.train([shard]) for shard in stack]
@@ -126,7 +124,7 @@ def test_very_skewed_shards_train_the_same_teacher_in_any_slot_and_company(make:
             assert same(picked(mixed, [slot]), picked(whole, [place]))
 
 
-def test_a_teacher_works_as_long_as_its_own_data_asks(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_teacher_works_as_long_as_its_own_data_asks(make, monkeypatch):
     kind, steps, real = make(), [], Adam.step
     monkeypatch.setattr(Adam, "step", lambda self: (steps.append(1), real(self))[1])
     for rows, wanted in ((0, 0), (1, None), (3, None), (200, 30)):
@@ -141,7 +139,7 @@ def test_a_teacher_works_as_long_as_its_own_data_asks(make: Make, monkeypatch: p
     assert same(kind.train([long]), kind.train([tail]))
 
 
-def test_training_is_adamw_on_the_cross_entropy(make: Make) -> None:
+def test_training_is_adamw_on_the_cross_entropy(make):
     kind, shard = make(max_steps=6), random_shard(1, 3)
     examples = kind._usable(shard.examples)
     matrix = kind.start().requires_grad_()
@@ -156,14 +154,14 @@ def test_training_is_adamw_on_the_cross_entropy(make: Make) -> None:
     assert (found["matrix"][0] - matrix).abs().max() < 2e-3, "twenty of these are one step"
 
 
-def test_training_is_repeatable_and_draws_nothing_from_the_global_generator(world: World) -> None:
+def test_training_is_repeatable_and_draws_nothing_from_the_global_generator(world):
     before = torch.random.get_rng_state()
     assert same(world.kind.train(world.shards), world.trained)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert not any(tensor.requires_grad for tensor in world.trained.values())
 
 
-def test_an_empty_shard_votes_the_students_centre_exactly(world: World) -> None:
+def test_an_empty_shard_votes_the_students_centre_exactly(world):
     answers = world.answers({"matrix": world.kind.start()[None]})[:, 0]
     assert (answers - world.queries.centre).abs().max() < 1e-6, "who learnt nothing yet is the public student"
     assert world.trained[FILLED].tolist() == [True] * 5 + [False]
@@ -180,7 +178,7 @@ def test_an_empty_shard_votes_the_students_centre_exactly(world: World) -> None:
     centred.mechanism.check(votes)
 
 
-def test_a_nan_shard_votes_the_constant_and_moves_nobody_else(world: World, tiny_basis: Basis) -> None:
+def test_a_nan_shard_votes_the_constant_and_moves_nobody_else(world, tiny_basis):
     stack, rest = [*world.shards], [0, 2, 3, 4, 5]
     stack[1] = changed(stack[1], lambda hidden: hidden.index_fill(2, torch.tensor([3]), math.nan))
     again = world.kind.train(stack)
@@ -199,7 +197,7 @@ def test_a_nan_shard_votes_the_constant_and_moves_nobody_else(world: World, tiny
     assert same(picked(again, [0, 1, 3, 4, 5]), picked(world.trained, [0, 1, 3, 4, 5]))
 
 
-def _naive(world: World, state: State) -> np.ndarray:
+def _naive(world, state):
     """Each teacher by itself, each query by itself, in float64."""
     kind, queries = world.kind, world.queries
     total = np.zeros((len(queries), CANDIDATES), dtype=np.int64)
@@ -216,7 +214,7 @@ def _naive(world: World, state: State) -> np.ndarray:
     return total
 
 
-def test_votes_are_the_sum_of_every_teachers_own_quantised_softmax(world: World) -> None:
+def test_votes_are_the_sum_of_every_teachers_own_quantised_softmax(world):
     votes, masked = world.votes(), ~world.queries.allowed.numpy()
     assert votes.dtype == np.int64
     assert np.abs(votes - _naive(world, world.trained)).max() <= TEACHERS * 16, "float32 against float64"
@@ -229,7 +227,7 @@ def test_votes_are_the_sum_of_every_teachers_own_quantised_softmax(world: World)
 
 
 @pytest.mark.parametrize("teacher", range(TEACHERS - 1))
-def test_a_vote_does_not_depend_on_what_the_neighbours_vote(teacher: int, world: World) -> None:
+def test_a_vote_does_not_depend_on_what_the_neighbours_vote(teacher, world):
     calm = world.answers(world.trained)
     for value in (math.nan, math.inf, 1e30, 0.0):
         noisy = torch.full_like(world.trained["matrix"], value)
@@ -238,12 +236,12 @@ def test_a_vote_does_not_depend_on_what_the_neighbours_vote(teacher: int, world:
 
 
 @pytest.mark.parametrize("size", [32, 64, 96])
-def test_batches_of_queries_do_not_change_the_sums(size: int, world: World) -> None:
+def test_batches_of_queries_do_not_change_the_sums(size, world):
     parts = [world.votes(queries=world.queries.rows(at, at + size)) for at in range(0, QUERIES, size)]
     assert np.array_equal(np.concatenate(parts), world.votes())
 
 
-def test_a_query_does_not_depend_on_the_other_queries(world: World) -> None:
+def test_a_query_does_not_depend_on_the_other_queries(world):
     queries, whole = world.queries, world.votes()
     hidden, candidates = torch.full_like(queries.hidden, math.nan), queries.candidates.flip(0)
     hidden[17], candidates[17] = queries.hidden[17], queries.candidates[17]
@@ -253,7 +251,7 @@ def test_a_query_does_not_depend_on_the_other_queries(world: World) -> None:
     assert np.array_equal(again[18], 5 * round(SCALE / CANDIDATES) + own[18])
 
 
-def test_the_rank_may_be_less_than_that_of_the_bases(make: Make, world: World) -> None:
+def test_the_rank_may_be_less_than_that_of_the_bases(make, world):
     for rank in (5, 40):
         kind = make(rank)
         (answers, *_) = kind.answers(kind.train([random_shard(1, 2)]), world.queries)
@@ -266,7 +264,7 @@ LORA = TeachersConfig(kind="lora", rank=4, row_tokens=ROW_TOKENS, batch=2 * ROW_
 
 
 @pytest.fixture(scope="module")
-def public_rows(tiny_backbone: Backbone, public_sentences: list[str]) -> Encoded:
+def public_rows(tiny_backbone, public_sentences):
     """Twelve rows, more than one call of the trunk takes."""
     rows = encode(tiny_backbone, [tiny_backbone.document(text, 40) for text in public_sentences * 5], ROW_TOKENS, 12)
     assert len(rows) == 12
@@ -282,18 +280,18 @@ class LoraWorld:
     state: State
     queries: Queries
 
-    def answers(self, state: State | None = None, queries: Queries | None = None) -> list[torch.Tensor]:
+    def answers(self, state=None, queries=None):
         return list(self.kind.answers(state or self.state, queries or self.queries))
 
 
 @pytest.fixture(scope="module", params=[(1, 1), (None, 0)], ids=["last layer", "all layers"])
-def lora(request: Any, tiny_backbone: Backbone, public_rows: Encoded, public_sentences: Any, asked: Any) -> LoraWorld:
+def lora(request, tiny_backbone, public_rows, public_sentences, asked):
     layers, cut = request.param
     kind = LoraKind(tiny_backbone, LORA.model_copy(update={"layers": layers}), public_rows)
     assert kind.cut == cut
     trunk = lower_trunk(tiny_backbone, cut)
 
-    def shard(first: int, last: int) -> Encoded:
+    def shard(first, last):
         documents = [tiny_backbone.document(text, 40) for text in public_sentences[first:last]]
         return encode(tiny_backbone, documents, ROW_TOKENS, 8, trunk)
 
@@ -305,7 +303,7 @@ def lora(request: Any, tiny_backbone: Backbone, public_rows: Encoded, public_sen
 
 
 @pytest.mark.parametrize("teacher", [0, 1, 3])
-def test_a_lora_teacher_does_not_depend_on_the_other_shards(teacher: int, lora: LoraWorld) -> None:
+def test_a_lora_teacher_does_not_depend_on_the_other_shards(teacher, lora):
     worlds: list[Sequence[Encoded]] = [
         [Encoded.empty(ROW_TOKENS, 64)] * 4,
         lora.shards[::-1],
@@ -316,9 +314,7 @@ def test_a_lora_teacher_does_not_depend_on_the_other_shards(teacher: int, lora: 
         assert same(picked(again, [teacher]), picked(lora.state, [teacher]))
 
 
-def test_the_state_says_who_had_text_and_leaves_the_base_alone(
-    lora: LoraWorld, tiny_backbone: Backbone, public_rows: Encoded
-) -> None:
+def test_the_state_says_who_had_text_and_leaves_the_base_alone(lora, tiny_backbone, public_rows):
     state, start = lora.state, lora.kind._upper.start
     assert state[FILLED].tolist() == [True, True, False, True]
     assert all(len(tensor) == 4 and tensor.is_contiguous() for tensor in state.values())
@@ -337,11 +333,11 @@ def test_the_state_says_who_had_text_and_leaves_the_base_alone(
     assert torch.equal(torch.random.get_rng_state(), before), "nothing is drawn from the process's own generator"
 
 
-def test_a_teacher_expects_its_own_text_more_than_the_base_does(lora: LoraWorld, tiny_backbone: Backbone) -> None:
+def test_a_teacher_expects_its_own_text_more_than_the_base_does(lora, tiny_backbone):
     upper = lora.kind._upper
 
     @torch.no_grad()
-    def nll(tensors: State, shard: Encoded) -> float:
+    def nll(tensors, shard):
         upper.load({name: tensors[name] for name in upper.start})
         return float(next_token_loss(upper.states(shard), shard, tiny_backbone.head))
 
@@ -350,9 +346,7 @@ def test_a_teacher_expects_its_own_text_more_than_the_base_does(lora: LoraWorld,
         assert nll({name: tensor[number] for name, tensor in lora.state.items()}, shard) < 0.9 * nll(upper.start, shard)
 
 
-def test_an_answer_is_that_of_the_tuned_model_read_as_a_whole(
-    lora: LoraWorld, public_rows: Encoded, tiny_backbone: Backbone
-) -> None:
+def test_an_answer_is_that_of_the_tuned_model_read_as_a_whole(lora, public_rows, tiny_backbone):
     answers, queries, upper = torch.cat(lora.answers()), lora.queries, lora.kind._upper
     assert answers.dtype == torch.float32
     assert not answers.transpose(1, 2)[~queries.allowed].any()
@@ -370,7 +364,7 @@ def test_an_answer_is_that_of_the_tuned_model_read_as_a_whole(
         assert torch.allclose(answers[number, 1], expected, atol=1e-4)
 
 
-def test_neither_other_queries_nor_other_teachers_change_an_answer(lora: LoraWorld) -> None:
+def test_neither_other_queries_nor_other_teachers_change_an_answer(lora):
     whole = torch.cat(lora.answers())
     parts = [lora.queries.rows(at, min(at + 32, QUERIES)) for at in (0, 32, 64)]
     assert torch.equal(torch.cat([block for part in parts for block in lora.answers(queries=part)]), whole)
@@ -382,9 +376,7 @@ def test_neither_other_queries_nor_other_teachers_change_an_answer(lora: LoraWor
     assert again[:, 0].isnan().any(), "a teacher that diverged says so"
 
 
-def test_lora_keeps_the_names_of_peft_and_takes_no_more_layers_than_the_base_has(
-    tiny_backbone: Backbone, public_rows: Encoded
-) -> None:
+def test_lora_keeps_the_names_of_peft_and_takes_no_more_layers_than_the_base_has(tiny_backbone, public_rows):
     one, many = (TeachersConfig(kind="lora", layers=layers, row_tokens=ROW_TOKENS) for layers in (1, 3))
     start = LoraKind(tiny_backbone, one, public_rows)._upper.start
     assert start["base_model.model.layers.0.self_attn.q_proj.lora_A.weight"].shape == (8, 64)

@@ -5,7 +5,6 @@ import itertools
 import json
 import stat
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from rayprivacy.work import pool as handout_module
 from rayprivacy.work.pool import LEAST_PATIENCE_S, Handout, Worker
 
 
-def _partial(pairs: tuple[int, ...], value: int | None = None) -> PartialSum:
+def _partial(pairs, value=None):
     sums = np.random.default_rng(sum(pairs) if value is None else value).integers(0, 2**40, (3, 4))
     return PartialSum(tuple(teacher for pair in pairs for teacher in (2 * pair, 2 * pair + 1)), sums)
 
@@ -33,7 +32,7 @@ def _partial(pairs: tuple[int, ...], value: int | None = None) -> PartialSum:
 PARTS = [_partial((0,)), _partial((1, 2)), _partial((3,)), _partial((4, 5))]
 
 
-def _total(parts: list[PartialSum]) -> VoteTotal:
+def _total(parts):
     total = VoteTotal(3, 4)
     for part in parts:
         total.add(part)
@@ -41,14 +40,14 @@ def _total(parts: list[PartialSum]) -> VoteTotal:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::5])
-def test_any_order_gives_the_same_sums_and_manifest(order: tuple[int, ...]) -> None:
+def test_any_order_gives_the_same_sums_and_manifest(order):
     total = _total([PARTS[i] for i in order])
     assert np.array_equal(total.sums, sum(part.sums for part in PARTS))
     assert total.sums.dtype == np.int64
     assert total.manifest == tuple(range(12))
 
 
-def test_a_missing_part_shows_in_the_manifest_and_an_identical_repeat_is_counted_once() -> None:
+def test_a_missing_part_shows_in_the_manifest_and_an_identical_repeat_is_counted_once():
     assert _total([PARTS[3], PARTS[0]]).manifest == (0, 1, 8, 9, 10, 11)
     assert VoteTotal(3, 4).manifest == ()
     once, twice = _total(PARTS), _total([*PARTS, _partial((1, 2)), PARTS[0]])
@@ -72,7 +71,7 @@ def test_a_missing_part_shows_in_the_manifest_and_an_identical_repeat_is_counted
     [(0, 1, 6, 7), (11, 18), (20, 20)],
     ids=["known teachers grouped anew", "a known teacher in new company", "a teacher twice in one sum"],
 )
-def test_a_teacher_is_never_counted_twice(teachers: tuple[int, ...]) -> None:
+def test_a_teacher_is_never_counted_twice(teachers):
     total = _total(PARTS)
     before = total.sums.copy()
     with pytest.raises(ReleaseError, match="in two partial sums"):
@@ -81,7 +80,7 @@ def test_a_teacher_is_never_counted_twice(teachers: tuple[int, ...]) -> None:
     assert total.manifest == tuple(range(12))
 
 
-def test_a_total_is_a_summand_of_a_larger_one() -> None:
+def test_a_total_is_a_summand_of_a_larger_one():
     lower, upper = _total(PARTS[:2]).partial, _total(PARTS[2:]).partial
     assert lower.teachers == (0, 1, 2, 3, 4, 5)
     whole = _total([upper, lower])
@@ -105,28 +104,28 @@ TEACHERS = [6, 7, 9]
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
+def workspace(tmp_path):
     found = Workspace(tmp_path / "teachers", "recipe-digest")
     found.prepare()
     return found
 
 
-def sources(workspace: Workspace, *groups: str) -> dict[int, str]:
+def sources(workspace, *groups):
     return {teacher: workspace.source([*groups, str(teacher)]) for teacher in TEACHERS}
 
 
-def written(workspace: Workspace, *groups: str, plus: float = 0.0) -> dict[int, str]:
+def written(workspace, *groups, plus=0.0):
     found = sources(workspace, *groups)
     workspace.write(found, {**STATE, "matrix": STATE["matrix"] + plus})
     return found
 
 
-def forget() -> None:
+def forget():
     """What a fresh process knows."""
     workspace_module._known.cache_clear()
 
 
-def test_what_was_written_is_finished_and_comes_back(workspace: Workspace) -> None:
+def test_what_was_written_is_finished_and_comes_back(workspace):
     assert workspace.missing(sources(workspace)) == TEACHERS
     known = written(workspace)
     for _ in range(2):
@@ -141,7 +140,7 @@ def test_what_was_written_is_finished_and_comes_back(workspace: Workspace) -> No
 
 @pytest.mark.parametrize("fresh", [True, False])
 @pytest.mark.parametrize("damage", [8, -1, "cut short", "gone"])
-def test_a_damaged_file_is_not_finished_and_not_read(workspace: Workspace, damage: int | str, fresh: bool) -> None:
+def test_a_damaged_file_is_not_finished_and_not_read(workspace, damage, fresh):
     known, (path,) = written(workspace), workspace.root.glob("*.safetensors")
     workspace.read(TEACHERS)
     if fresh:
@@ -161,7 +160,7 @@ def test_a_damaged_file_is_not_finished_and_not_read(workspace: Workspace, damag
     assert torch.equal(workspace.read(TEACHERS)["matrix"], STATE["matrix"])
 
 
-def test_another_recipe_or_another_shard_is_not_finished(workspace: Workspace) -> None:
+def test_another_recipe_or_another_shard_is_not_finished(workspace):
     known = written(workspace, "a group")
     assert Workspace(workspace.root, "another recipe").missing(sources(workspace, "a group")) == []
     assert Workspace(workspace.root, "another recipe").source(["a"]) != workspace.source(["a"])
@@ -170,7 +169,7 @@ def test_another_recipe_or_another_shard_is_not_finished(workspace: Workspace) -
 
 
 @pytest.mark.parametrize("fresh", [True, False])
-def test_of_two_trainings_the_later_one_counts_whatever_the_names_of_files(workspace: Workspace, fresh: bool) -> None:
+def test_of_two_trainings_the_later_one_counts_whatever_the_names_of_files(workspace, fresh):
     for plus in range(1, 6):
         known = written(workspace, f"corpus {plus}", plus=plus)
         if fresh:
@@ -185,10 +184,10 @@ def test_of_two_trainings_the_later_one_counts_whatever_the_names_of_files(works
     assert workspace.missing({**known, 7: "anew"}) == []
 
 
-def test_a_write_cut_short_over_an_older_training_is_not_finished(workspace: Workspace, monkeypatch: Any) -> None:
+def test_a_write_cut_short_over_an_older_training_is_not_finished(workspace, monkeypatch):
     known = written(workspace)
 
-    def killed(*_args: object) -> None:
+    def killed(*_args):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -203,7 +202,7 @@ def test_a_write_cut_short_over_an_older_training_is_not_finished(workspace: Wor
     assert torch.equal(workspace.read(TEACHERS)["matrix"], STATE["matrix"])
 
 
-def test_everything_is_for_the_owner_only_and_holds_digests(workspace: Workspace) -> None:
+def test_everything_is_for_the_owner_only_and_holds_digests(workspace):
     written(workspace, "a private text")
     assert stat.S_IMODE(workspace.root.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in workspace.root.iterdir()} == {0o600}
@@ -221,14 +220,14 @@ def test_everything_is_for_the_owner_only_and_holds_digests(workspace: Workspace
 class Bench:
     """Workers without actors: calls are numbers."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, workers: int, pieces: int, steals: bool = True) -> None:
+    def __init__(self, monkeypatch, workers, pieces, steals=True):
         self.now = 100.0
         monkeypatch.setattr(handout_module.time, "monotonic", lambda: self.now)
         self.workers = [Worker(None, None) for _ in range(workers)]
         self.handout = Handout(range(pieces), steals)
         self._calls = itertools.count()
 
-    def given(self) -> list[tuple[int, int]]:
+    def given(self):
         """Hand out; returns (worker, piece)."""
         turns = []
         for worker, piece in self.handout.turns(self.workers):
@@ -236,14 +235,14 @@ class Bench:
             turns.append((self.workers.index(worker), piece))
         return turns
 
-    def first_done(self) -> None:
+    def first_done(self):
         """Hand out; the first worker is done a second later, and patience ends."""
         self.given()
         self.now += 1
         assert self.answer(0, 0) == (True, [])
         self.now += LEAST_PATIENCE_S
 
-    def answer(self, worker: int, piece: int) -> tuple[bool, list[int]]:
+    def answer(self, worker, piece):
         """An answer; returns whether it is the first, and who was overtaken."""
         calls = self.handout.calls.items()
         call: Any = next(call for call, given in calls if given == (self.workers[worker], piece))
@@ -251,7 +250,7 @@ class Bench:
         return is_first, [self.workers.index(owner) for owner in overtaken]
 
 
-def test_nothing_is_stolen_before_its_time_or_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_stolen_before_its_time_or_twice(monkeypatch):
     bench = Bench(monkeypatch, 3, 3)
     assert bench.given() == [(0, 0), (1, 1), (2, 2)]
     bench.now += 1000
@@ -266,7 +265,7 @@ def test_nothing_is_stolen_before_its_time_or_twice(monkeypatch: pytest.MonkeyPa
     assert bench.handout.left == {1}
 
 
-def test_who_is_overtaken_loses_its_place_and_who_is_not_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_overtaken_loses_its_place_and_who_is_not_keeps_it(monkeypatch):
     for winner, loser, overtaken in ((0, 1, [1]), (1, 0, [])):
         bench = Bench(monkeypatch, 2, 2)
         bench.first_done()
@@ -282,7 +281,7 @@ def test_who_is_overtaken_loses_its_place_and_who_is_not_keeps_it(monkeypatch: p
     assert not bench.handout.may_steal
 
 
-def test_a_dead_thief_or_owner_leaves_the_piece_to_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_thief_or_owner_leaves_the_piece_to_the_other(monkeypatch):
     for dead in (0, 1):
         bench = Bench(monkeypatch, 2, 2)
         bench.first_done()
@@ -297,7 +296,7 @@ def test_a_dead_thief_or_owner_leaves_the_piece_to_the_other(monkeypatch: pytest
 
 @pytest.mark.parametrize(("count", "stack"), [(1, 50), (23, 5), (50, 50), (1000, 50), (999, 7)])
 @pytest.mark.parametrize("actors", [1, 3, 400])
-def test_pieces_hold_every_teacher_once(count: int, stack: int, actors: int) -> None:
+def test_pieces_hold_every_teacher_once(count, stack, actors):
     teachers = TeachersConfig(count=count, stack=stack)
     training, voting = (cut(teachers, actors) for cut in (training_pieces, voting_pieces))
     for pieces in (training, voting):
@@ -316,9 +315,7 @@ ROOM += [(1, 4, 0, 8, 1)]  # Ray waits for a node that has four
 
 
 @pytest.mark.parametrize(("cpus", "gpus", "actors", "cluster_cpus", "room"), ROOM)
-def test_the_number_of_actors_and_their_share(
-    cpus: float, gpus: float, actors: int, cluster_cpus: int, room: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_actors_and_their_share(cpus, gpus, actors, cluster_cpus, room, monkeypatch):
     asked = ResourcesConfig.parse({"cpus_per_actor": cpus, "gpus_per_actor": gpus, "actors": actors})
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": cluster_cpus, "GPU": 2})
     assert places(asked) == room
@@ -326,7 +323,7 @@ def test_the_number_of_actors_and_their_share(
     assert (options["num_cpus"], options["num_gpus"]) == (cpus, gpus)
 
 
-def test_a_gpu_that_is_not_there_and_a_share_that_ray_cannot_give_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_not_there_and_a_share_that_ray_cannot_give_are_refused(monkeypatch):
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0})
     for actors in (0, 3):
         with pytest.raises(ClusterError, match=r"is 0\.25 and the cluster has no GPU: leave the key out"):

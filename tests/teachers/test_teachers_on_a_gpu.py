@@ -1,17 +1,14 @@
 """On a GPU, too, a teacher depends on its own shard alone, to the last bit. Left out without CUDA."""
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from rayprivacy.models.adapters import Basis, HeadAdapter
-from rayprivacy.models.backbone import Backbone, load_backbone
-from rayprivacy.models.features import Encoded, Queries, encode
+from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.features import Encoded, encode
 from rayprivacy.models.layers import cut_below, lower_trunk
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.votes import SCALE, VoteMechanism
@@ -28,7 +25,7 @@ ROW, TEACHERS, CANDIDATES, QUERIES = 64, 4, 8, 70
 
 
 @pytest.fixture(scope="module")
-def gpu() -> Iterator[torch.device]:
+def gpu():
     threads, before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     yield prepared_device(gpu=True)
     torch.use_deterministic_algorithms(before)
@@ -36,15 +33,15 @@ def gpu() -> Iterator[torch.device]:
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def backbone(request: pytest.FixtureRequest, tiny_base: Path, gpu: torch.device) -> Backbone:
+def backbone(request, tiny_base, gpu):
     return load_backbone(ModelConfig(base=str(tiny_base), dtype=request.param), gpu)
 
 
-def _documents(backbone: Backbone, texts: list[str]) -> list[list[int]]:
+def _documents(backbone, texts):
     return [backbone.document(text, 40) for text in texts]
 
 
-def _config(name: str) -> TeachersConfig:
+def _config(name):
     deep = name == "lora"
     return TeachersConfig(
         count=TEACHERS, kind=name, layers=1 if deep else None, rank=4 if deep else 16, row_tokens=ROW,
@@ -53,12 +50,12 @@ def _config(name: str) -> TeachersConfig:
 
 
 @pytest.fixture(scope="module")
-def public_rows(backbone: Backbone, public_sentences: list[str]) -> Encoded:
+def public_rows(backbone, public_sentences):
     return encode(backbone, _documents(backbone, public_sentences * 5), ROW, 12)
 
 
 @pytest.fixture(scope="module")
-def queries(public_rows: Encoded, asked: Any) -> Queries:
+def queries(public_rows, asked):
     context = public_rows.predicts.nonzero()
     context = context[torch.randperm(len(context), generator=torch.Generator().manual_seed(5))[:QUERIES]]
     return asked(public_rows.hidden[context[:, 0], context[:, 1]].float(), context)
@@ -67,7 +64,7 @@ def queries(public_rows: Encoded, asked: Any) -> Queries:
 class Side:
     """A kind of teacher on a device, and four shards of different length there; the third is empty."""
 
-    def __init__(self, name: str, backbone: Backbone, rows: Encoded, basis: Basis, sentences: list[str]) -> None:
+    def __init__(self, name, backbone, rows, basis, sentences):
         device, config = backbone.model.device, _config(name)
         self.name, self.device, trunk = name, device, None
         if name == "square":
@@ -83,11 +80,11 @@ class Side:
 
 
 @pytest.fixture(scope="module", params=["square", "lora"])
-def side(request: Any, backbone: Backbone, public_rows: Encoded, tiny_basis: Basis, public_sentences: Any) -> Side:
+def side(request, backbone, public_rows, tiny_basis, public_sentences):
     return Side(request.param, backbone, public_rows, tiny_basis, public_sentences)
 
 
-def test_states_are_those_of_the_cpu(backbone: Backbone, tiny_base: Path, public_sentences: list[str]) -> None:
+def test_states_are_those_of_the_cpu(backbone, tiny_base, public_sentences):
     plain = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
     expected = encode(plain, _documents(plain, public_sentences[:4]), ROW, 8).hidden.float()
     found = encode(backbone, _documents(backbone, public_sentences[:4]), ROW, 8).hidden
@@ -97,11 +94,11 @@ def test_states_are_those_of_the_cpu(backbone: Backbone, tiny_base: Path, public
     assert torch.equal(found, again)
 
 
-def test_a_teacher_does_not_depend_on_the_other_shards(side: Side) -> None:
+def test_a_teacher_does_not_depend_on_the_other_shards(side):
     trained = side.kind.train(side.shards)
     assert trained["filled"].tolist() == [True, True, False, True]
 
-    def ruined(shard: Encoded, value: float) -> Encoded:
+    def ruined(shard, value):
         return Encoded(shard.ids, shard.segment, torch.full_like(shard.hidden, value))
 
     for teacher in range(TEACHERS):
@@ -113,7 +110,7 @@ def test_a_teacher_does_not_depend_on_the_other_shards(side: Side) -> None:
             assert all(torch.equal(again[part][teacher], trained[part][teacher]) for part in trained)
 
 
-def test_votes_are_bounded_and_do_not_depend_on_the_neighbours(side: Side, queries: Queries) -> None:
+def test_votes_are_bounded_and_do_not_depend_on_the_neighbours(side, queries):
     clip = 0.1
     mechanism = VoteMechanism(queries=QUERIES, candidates=CANDIDATES, teachers=TEACHERS, sigma=1.0, clip=clip)
     asked, trained = queries.to(side.device), on(side.kind.train(side.shards), side.device)
@@ -129,9 +126,7 @@ def test_votes_are_bounded_and_do_not_depend_on_the_neighbours(side: Side, queri
         assert moved.max() <= 2 * (clip * SCALE + CANDIDATES)
 
 
-def test_answers_are_those_of_the_cpu(
-    backbone: Any, tiny_base: Any, public_rows: Any, tiny_basis: Any, public_sentences: Any, queries: Any, side: Side
-) -> None:
+def test_answers_are_those_of_the_cpu(backbone, tiny_base, public_rows, tiny_basis, public_sentences, queries, side):
     if backbone.model.dtype != torch.float32:
         return
     plain = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))

@@ -6,7 +6,6 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,22 +22,22 @@ OWN_LOSS, TRIED = "The loss is a function", "was tried on public tokens"
 
 
 @pytest.fixture
-def bench(tmp_path: Path, tiny_base: Path, local_ray: Path) -> TrainerBench:
+def bench(tmp_path, tiny_base, local_ray):
     return TrainerBench(tmp_path, tiny_base)
 
 
 @pytest.fixture(scope="module")
-def shared_bench(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> TrainerBench:
+def shared_bench(tmp_path_factory, tiny_base, local_ray):
     return TrainerBench(tmp_path_factory.mktemp("bench"), tiny_base)
 
 
 @pytest.fixture(scope="module")
-def fitted(shared_bench: TrainerBench) -> Any:
+def fitted(shared_bench):
     """What two workers trained, from a model that was given as an object; with all reports that Ray Train had."""
     return shared_bench.trainer(workers=2, name="mine", given=True, callbacks=[shared_bench.callback()]).fit()
 
 
-def test_the_result_has_the_certificate_of_the_ledger(shared_bench: TrainerBench, fitted: Any) -> None:
+def test_the_result_has_the_certificate_of_the_ledger(shared_bench, fitted):
     assert set(fitted.metrics) == {"certificate", "epsilon", "release_id"}
     certificate = Certificate.model_validate(fitted.metrics["certificate"])
     assert fitted.metrics["release_id"] == certificate.release_id
@@ -55,7 +54,7 @@ def test_the_result_has_the_certificate_of_the_ledger(shared_bench: TrainerBench
     assert said[1:] == [0, 1]
 
 
-def test_ray_train_keeps_its_name_storage_and_callbacks(shared_bench: TrainerBench, fitted: Any) -> None:
+def test_ray_train_keeps_its_name_storage_and_callbacks(shared_bench, fitted):
     """Its checkpoint is an ordinary model."""
     root = shared_bench.storage / "mine"
     assert (Path(fitted.path), fitted.error, Path(fitted.checkpoint.path)) == (root, None, root / "model")
@@ -68,7 +67,7 @@ def test_ray_train_keeps_its_name_storage_and_callbacks(shared_bench: TrainerBen
     assert any(not torch.equal(tensor, base[name]) for name, tensor in model.state_dict().items())
 
 
-def test_nothing_private_is_outside_of_the_private_folder(shared_bench: TrainerBench, fitted: Any) -> None:
+def test_nothing_private_is_outside_of_the_private_folder(shared_bench, fitted):
     root = Path(fitted.path)
     assert root.stat().st_mode & 0o077 == 0
     files = [path for path in shared_bench.folder.rglob("*") if path.is_file()]
@@ -78,7 +77,7 @@ def test_nothing_private_is_outside_of_the_private_folder(shared_bench: TrainerB
         assert not [text for text in (SPOKEN.encode(), b"user-") if text in content]
 
 
-def test_a_second_fit_pays_nothing_and_another_one_is_refused(shared_bench: TrainerBench, fitted: Any) -> None:
+def test_a_second_fit_pays_nothing_and_another_one_is_refused(shared_bench, fitted):
     weights = Path(fitted.checkpoint.path) / "model.safetensors"
     charged, before = shared_bench.charges(), weights.read_bytes()
     again = shared_bench.trainer(workers=2, name="mine", given=True).fit()
@@ -90,15 +89,15 @@ def test_a_second_fit_pays_nothing_and_another_one_is_refused(shared_bench: Trai
     assert not other.path.exists()
 
 
-def _scaled(factor: float) -> Any:
-    def loss(model: Any, batch: Any) -> torch.Tensor:
+def _scaled(factor):
+    def loss(model, batch):
         return factor * row_losses(model, batch)
 
     return loss
 
 
 @pytest.mark.exhaustive
-def test_a_loss_of_the_users_own_is_what_is_trained(bench: TrainerBench) -> None:
+def test_a_loss_of_the_users_own_is_what_is_trained(bench):
     """Two losses of one name are one release, with the same coins and noise: only the loss can tell their models.
 
     All weights are trained, the ledger is given as an open one, and the result can be cleaned.
@@ -116,8 +115,8 @@ def test_a_loss_of_the_users_own_is_what_is_trained(bench: TrainerBench) -> None
     assert Path(result.checkpoint.path).is_dir()
 
 
-def _refused(kind: str) -> Any:
-    def loss(model: Any, batch: Any) -> torch.Tensor:
+def _refused(kind):
+    def loss(model, batch):
         if kind == "quoting":
             raise ValueError(f"spoken in private {batch.ids}")
         own = row_losses(model, batch)
@@ -133,7 +132,7 @@ def _refused(kind: str) -> Any:
         pytest.param("quoting", "stopped with ValueError", marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_loss_that_cannot_be_clipped_is_refused_unpaid(bench: TrainerBench, kind: str, says: str) -> None:
+def test_a_loss_that_cannot_be_clipped_is_refused_unpaid(bench, kind, says):
     trainer = bench.trainer(loss=_refused(kind))
     with pytest.raises(rp.RayPrivacyError, match=says) as caught:
         trainer.fit()
@@ -143,7 +142,7 @@ def test_a_loss_that_cannot_be_clipped_is_refused_unpaid(bench: TrainerBench, ki
 
 
 @pytest.mark.exhaustive
-def test_killed_in_the_middle_and_fitted_again_it_pays_once(bench: TrainerBench) -> None:
+def test_killed_in_the_middle_and_fitted_again_it_pays_once(bench):
     script = f"""
 import ray
 from pathlib import Path

@@ -11,7 +11,6 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.batches import Batch, dummy_batch
 from rayprivacy.dpsgd.independence import check_independence
 from rayprivacy.dpsgd.losses import own_losses, row_losses
-from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import trainable
 
@@ -19,7 +18,7 @@ Loss = Callable[[Any, Batch], Any]
 
 
 @pytest.fixture(scope="module")
-def model(tiny_backbone: Backbone) -> Any:
+def model(tiny_backbone):
     found = trainable(tiny_backbone, AdapterConfig())
     for name, parameter in found.named_parameters():
         if "lora_B" in name:  # zero at the start, and the gradients of A with them
@@ -27,7 +26,7 @@ def model(tiny_backbone: Backbone) -> Any:
     return found
 
 
-def _check(model: Any, loss: Loss, tokens: int = 12, batch_tokens: int = 64) -> None:
+def _check(model, loss, tokens=12, batch_tokens=64):
     check_independence(model, lambda model, batch: own_losses(model, batch, loss), tokens, batch_tokens)
 
 
@@ -40,7 +39,7 @@ ALONE: dict[str, Loss] = {
 
 
 @pytest.mark.parametrize("loss", ALONE.values(), ids=ALONE)
-def test_a_loss_of_each_row_alone_is_taken(model: Any, loss: Loss) -> None:
+def test_a_loss_of_each_row_alone_is_taken(model, loss):
     _check(model, loss)
     assert own_losses(model, dummy_batch(0), loss).tolist() == [0.0], "padding has no loss"
 
@@ -48,10 +47,10 @@ def test_a_loss_of_each_row_alone_is_taken(model: Any, loss: Loss) -> None:
 class _Running:
     """A loss that is scaled by what it saw before."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.seen = 1.0
 
-    def __call__(self, model: Any, batch: Batch) -> torch.Tensor:
+    def __call__(self, model, batch):
         own = row_losses(model, batch)
         self.seen = 0.9 * self.seen + 0.1 * own.sum().item()
         return own / self.seen
@@ -70,18 +69,18 @@ NO_ROWS = (lambda model, batch: row_losses(model, batch).mean(), lambda model, b
 
 
 @pytest.mark.parametrize("loss", [*MIXED.values(), *NO_ROWS], ids=[*MIXED, "mean", "constant"])
-def test_a_loss_that_is_no_number_of_each_row_alone_is_refused(model: Any, loss: Loss) -> None:
+def test_a_loss_that_is_no_number_of_each_row_alone_is_refused(model, loss):
     said = "one number per row" if loss in NO_ROWS else r"depends on the others in the batch.*a loss of your own must"
     with pytest.raises(ConfigError, match=said):
         _check(model, loss)
 
 
-def test_units_that_are_computed_alone_cannot_be_mixed(model: Any) -> None:
+def test_units_that_are_computed_alone_cannot_be_mixed(model):
     _check(model, MIXED["mean over the batch"], batch_tokens=8)
 
 
 @pytest.mark.parametrize("low", [False, True])
-def test_the_models_own_loss_is_the_same_as_the_users(tiny_backbone: Backbone, low: bool) -> None:
+def test_the_models_own_loss_is_the_same_as_the_users(tiny_backbone, low):
     half = replace(tiny_backbone, model=tiny_backbone.model.to(torch.bfloat16)) if low else tiny_backbone
     adapted = trainable(half, AdapterConfig())
     ids = torch.arange(24).reshape(2, 12)

@@ -18,21 +18,21 @@ from rayprivacy.trainer.method import LABEL_CHARS, label_lines, name_of_loss
 
 
 @pytest.fixture
-def settings(tmp_path: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> TrainerBench:
+def settings(tmp_path, tiny_base, monkeypatch):
     monkeypatch.setattr(TrainerBench, "dataset", lambda _: None)  # settings need no rows, hence no Ray
     return TrainerBench(tmp_path, tiny_base)
 
 
-def _loss(model: Any, batch: Any, factor: float = 1.0) -> torch.Tensor:
+def _loss(model, batch, factor=1.0):
     return factor * row_losses(model, batch)
 
 
 class _Loss:
-    def __call__(self, model: Any, batch: Any) -> torch.Tensor:
+    def __call__(self, model, batch):
         return row_losses(model, batch)
 
 
-def test_the_plan_shows_noise_and_cost(settings: TrainerBench) -> None:
+def test_the_plan_shows_noise_and_cost(settings):
     outline = settings.trainer().plan()
     text = " ".join(str(outline).split())
     assert f"trainer: release {outline.recipe.release_id}" in text
@@ -43,8 +43,8 @@ def test_the_plan_shows_noise_and_cost(settings: TrainerBench) -> None:
     assert not settings.storage.exists()
 
 
-def test_equal_settings_are_the_same_release(settings: TrainerBench) -> None:
-    def release(**changed: Any) -> str:
+def test_equal_settings_are_the_same_release(settings):
+    def release(**changed):
         return settings.trainer(**changed).recipe.release_id
 
     ours = release()
@@ -58,7 +58,7 @@ def test_equal_settings_are_the_same_release(settings: TrainerBench) -> None:
     assert len({ours, *(release(**each) for each in others)}) == len(others) + 1
 
 
-def test_a_model_is_named_by_what_it_is(settings: TrainerBench) -> None:
+def test_a_model_is_named_by_what_it_is(settings):
     first = settings.trainer(given=True)
     ours = first.recipe.release_id
     # What Ray Train may change: the number of its workers, and where it writes.
@@ -76,7 +76,7 @@ def test_a_model_is_named_by_what_it_is(settings: TrainerBench) -> None:
     assert same == [False, False, True]
 
 
-def test_a_given_model_is_saved_as_it_is(settings: TrainerBench) -> None:
+def test_a_given_model_is_saved_as_it_is(settings):
     trainer = settings.trainer(given=True)
     assert trainer._given is not None
     settings.storage.mkdir()
@@ -94,7 +94,7 @@ def test_a_given_model_is_saved_as_it_is(settings: TrainerBench) -> None:
         other._given.save(settings.folder)  # type: ignore[union-attr]
 
 
-def test_a_loss_is_named_by_its_source() -> None:
+def test_a_loss_is_named_by_its_source():
     name = name_of_loss(_loss)
     assert name.startswith("_loss-")
     assert name_of_loss(partial(_loss, factor=2.0)) == name
@@ -103,7 +103,7 @@ def test_a_loss_is_named_by_its_source() -> None:
     assert name_of_loss(eval("lambda model, batch: 0")).startswith("<lambda>-")
 
 
-def test_labels_stand_before_the_text() -> None:
+def test_labels_stand_before_the_text():
     labels = ("topic", "stars")
     assert label_lines(labels, {"topic": "food", "stars": "5", "text": "hi"}) == "topic: food\nstars: 5\n"
     assert label_lines(labels, {"topic": None, "stars": "x" * 99, "text": "hi"}) == f"stars: {'x' * LABEL_CHARS}\n"
@@ -126,6 +126,6 @@ def test_labels_stand_before_the_text() -> None:
         ({"given": True, "tokenizer": None}, "without its tokenizer"),
     ],
 )
-def test_wrong_settings_are_refused_at_once(settings: TrainerBench, changed: dict[str, Any], says: str) -> None:
+def test_wrong_settings_are_refused_at_once(settings, changed, says):
     with pytest.raises(rp.ConfigError, match=says):
         settings.trainer(**changed)

@@ -1,9 +1,7 @@
 """A tiny corpus, two small recipes on the tiny model, and space files beside them."""
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -24,7 +22,7 @@ class Bench:
 
     folder: Path
 
-    def space(self, **blocks: Any) -> Path:
+    def space(self, **blocks):
         data = {
             "recipe": "generator.yaml",
             "search": {"training.clipping_norm": {"loguniform": [0.1, 10.0]}},
@@ -36,26 +34,26 @@ class Bench:
         return path
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self):
         return Ledger.open(f"sqlite:///{self.folder}/ledger.db")
 
-    def trials(self, **blocks: Any) -> Trials:
+    def trials(self, **blocks):
         return Trials.of(load_space(self.space(**blocks)), self.folder / "out")
 
-    def search(self, space: Path, out: str = "out", resume: bool = False, console: Console | None = None) -> Any:
+    def search(self, space, out="out", resume=False, console=None):
         return start_search(space, (), self.folder / out, resume=resume, console=console or Console(quiet=True))
 
-    def account(self, epsilon: float, unit: PrivacyUnit = PrivacyUnit.USER, **terms: Any) -> Ledger:
+    def account(self, epsilon, unit=PrivacyUnit.USER, **terms):
         """The ledger, with the account of the search opened."""
         relation, budget, ledger = NeighbouringRelation.ADD_OR_REMOVE, Budget(epsilon, 1e-6), self.ledger
         ledger.ensure_account("search", unit, relation, budget, "rdp", **terms)
         return ledger
 
-    def charges(self) -> list[tuple[str, int, str]]:
+    def charges(self):
         return ledger_lines(self.folder, "search")
 
 
-def _nowhere(texts: Iterable[bytes], *places: Path) -> None:
+def _nowhere(texts, *places):
     """No file outside of private folders holds any of these."""
     for place in places:
         for path in place.rglob("*"):
@@ -65,17 +63,17 @@ def _nowhere(texts: Iterable[bytes], *places: Path) -> None:
 
 
 @pytest.fixture
-def nowhere() -> Callable[..., None]:
+def nowhere():
     return _nowhere
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def url(tmp_path):
     return f"sqlite:///{tmp_path}/ledger.db"
 
 
 @pytest.fixture
-def bench(tmp_path: Path, tiny_base: Path, public_sentences: list[str]) -> Bench:
+def bench(tmp_path, tiny_base, public_sentences):
     (tmp_path / "public.txt").write_text("\n".join(public_sentences))
     shared = {
         "corpus": {"source": str(tmp_path / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.0},

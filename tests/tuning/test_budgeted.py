@@ -1,11 +1,8 @@
 """A searcher under a budget, asked by hand as Ray Tune asks it: what is charged, refused, served and restored."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from budgeted_bench import EVENT, SIGMA, RandomSearch, lines, open_account, price, price_of_two
-from dp_accounting.dp_event import DpEvent, GaussianDpEvent
+from dp_accounting.dp_event import GaussianDpEvent
 from optuna.distributions import CategoricalDistribution
 from ray import cloudpickle, tune
 from ray.tune.search import BasicVariantGenerator, Searcher
@@ -22,17 +19,15 @@ from rayprivacy.tuning.budgeted import NO_BUDGET, trial_release
 FINISHED = Searcher.FINISHED
 
 
-def searcher(
-    url: Any, inner: Any = None, cost: Any = price, account: str = "chat", **settings: Any
-) -> rp.BudgetedSearcher:
+def searcher(url, inner=None, cost=price, account="chat", **settings):
     return rp.BudgetedSearcher(inner or RandomSearch(), cost, url, account, name="mine", **settings)
 
 
-def states(url: str) -> list[str]:
+def states(url):
     return [state for *_, state in lines(url)]
 
 
-def test_a_trial_is_charged_before_its_config_is_handed_out_and_committed_at_its_end(url: str) -> None:
+def test_a_trial_is_charged_before_its_config_is_handed_out_and_committed_at_its_end(url):
     open_account(url, 3.5)
     search = searcher(url)
     config = search.suggest("a")
@@ -46,7 +41,7 @@ def test_a_trial_is_charged_before_its_config_is_handed_out_and_committed_at_its
         assert ledger.output(charge) == b'{"loss": 1.0, "training_iteration": 3.0}'
 
 
-def test_it_ends_when_the_account_is_empty_and_a_refused_suggestion_charges_nothing(url: str) -> None:
+def test_it_ends_when_the_account_is_empty_and_a_refused_suggestion_charges_nothing(url):
     open_account(url, 3.5)
     inner = RandomSearch()
     search = searcher(url, inner)
@@ -59,7 +54,7 @@ def test_it_ends_when_the_account_is_empty_and_a_refused_suggestion_charges_noth
     assert states(url) == ["committed"] * 3
 
 
-def test_a_failed_trial_stays_charged_and_is_charged_again_when_it_runs_again(url: str) -> None:
+def test_a_failed_trial_stays_charged_and_is_charged_again_when_it_runs_again(url):
     open_account(url, 9.5)
     search = searcher(url, RandomSearch([0.5]))
     config = search.suggest("a")
@@ -77,7 +72,7 @@ def test_a_failed_trial_stays_charged_and_is_charged_again_when_it_runs_again(ur
     assert served.told == [(4.0, False)]
 
 
-def test_a_trial_that_is_repeatable_runs_again_on_its_charge(url: str) -> None:
+def test_a_trial_that_is_repeatable_runs_again_on_its_charge(url):
     open_account(url, 9.5)
     for error in (True, True, False, False):
         search = searcher(url, RandomSearch([0.5]), repeatable=True)
@@ -86,7 +81,7 @@ def test_a_trial_that_is_repeatable_runs_again_on_its_charge(url: str) -> None:
         assert states(url) == ["started" if error else "committed"]
 
 
-def test_equal_configs_are_paid_once_and_their_figures_are_served(url: str) -> None:
+def test_equal_configs_are_paid_once_and_their_figures_are_served(url):
     open_account(url, 2.5)
     inner = RandomSearch([0.5, 0.5, 0.5, 0.7])
     search = searcher(url, inner)
@@ -100,7 +95,7 @@ def test_equal_configs_are_paid_once_and_their_figures_are_served(url: str) -> N
     assert len(lines(url)) == 2
 
 
-def test_a_space_without_other_values_ends_the_search(url: str) -> None:
+def test_a_space_without_other_values_ends_the_search(url):
     open_account(url, 9.5)
     inner = OptunaSearch({"x": CategoricalDistribution([1, 2])}, metric="loss", mode="min")
     search = searcher(url, inner)
@@ -110,7 +105,7 @@ def test_a_space_without_other_values_ends_the_search(url: str) -> None:
     assert len(lines(url)) == 2
 
 
-def test_a_name_stands_for_one_price(url: str) -> None:
+def test_a_name_stands_for_one_price(url):
     open_account(url, 9.5)
     searcher(url, RandomSearch([0.5])).suggest("a")
     with pytest.raises(LedgerError, match="another release id"):
@@ -118,8 +113,8 @@ def test_a_name_stands_for_one_price(url: str) -> None:
     assert len(lines(url)) == 1
 
 
-def test_configs_that_cannot_be_run_are_skipped_before_they_are_charged(url: str) -> None:
-    def picky(config: dict[str, Any]) -> list[DpEvent]:
+def test_configs_that_cannot_be_run_are_skipped_before_they_are_charged(url):
+    def picky(config):
         if config["x"] != 0.7:
             raise ConfigError("x is out of range.")
         return [EVENT]
@@ -133,7 +128,7 @@ def test_configs_that_cannot_be_run_are_skipped_before_they_are_charged(url: str
     assert len(lines(url)) == 1
 
 
-def test_a_search_waits_for_trials_that_charge_themselves(url: str) -> None:
+def test_a_search_waits_for_trials_that_charge_themselves(url):
     """Two trials of two charges in an account for three: the second begins when the first has charged half of it."""
     open_account(url, 3.5)
     inner = RandomSearch()
@@ -151,7 +146,7 @@ def test_a_search_waits_for_trials_that_charge_themselves(url: str) -> None:
     assert len(lines(url)) == 1
 
 
-def test_where_no_trial_is_affordable_a_free_one_is(url: str) -> None:
+def test_where_no_trial_is_affordable_a_free_one_is(url):
     open_account(url, 0.5)
     inner = RandomSearch()
     search = searcher(url, inner, charges="trial")
@@ -163,7 +158,7 @@ def test_where_no_trial_is_affordable_a_free_one_is(url: str) -> None:
     assert lines(url) == []
 
 
-def test_a_copy_finds_the_charges_and_makes_none_again(url: str) -> None:
+def test_a_copy_finds_the_charges_and_makes_none_again(url):
     open_account(url, 3.5)
     search = searcher(url)
     search.suggest("a")
@@ -178,7 +173,7 @@ def test_a_copy_finds_the_charges_and_makes_none_again(url: str) -> None:
 
 
 @pytest.mark.parametrize(("repeatable", "charges"), [(False, 2), (True, 1)])
-def test_an_interrupted_trial_runs_again_if_restored(url: str, tmp_path: Path, repeatable: bool, charges: int) -> None:
+def test_an_interrupted_trial_runs_again_if_restored(url, tmp_path, repeatable, charges):
     open_account(url, 2.5 if repeatable else 3.5)
     search = searcher(url, repeatable=repeatable)
     search.suggest("a")
@@ -198,7 +193,7 @@ def test_an_interrupted_trial_runs_again_if_restored(url: str, tmp_path: Path, r
         assert len(lines(url)) == 3
 
 
-def test_an_older_copy_of_the_ledger_is_noticed(url: str, tmp_path: Path) -> None:
+def test_an_older_copy_of_the_ledger_is_noticed(url, tmp_path):
     open_account(url, 3.5)
     older = (tmp_path / "ledger.db").read_bytes()
     search = searcher(url)
@@ -210,7 +205,7 @@ def test_an_older_copy_of_the_ledger_is_noticed(url: str, tmp_path: Path) -> Non
         search.suggest("b")
 
 
-def test_constants_of_the_space_are_part_of_the_trial(url: str) -> None:
+def test_constants_of_the_space_are_part_of_the_trial(url):
     open_account(url, 9.5)
     for sigma in (SIGMA, 3.0):
         search = searcher(url, OptunaSearch(metric="loss", mode="min", seed=1))
@@ -223,7 +218,7 @@ def test_constants_of_the_space_are_part_of_the_trial(url: str) -> None:
     assert len(lines(url)) == 2
 
 
-def test_other_accounts_and_keys(url: str, tmp_path: Path) -> None:
+def test_other_accounts_and_keys(url, tmp_path):
     local = Protection(PrivacyUnit.RECORD, NeighbouringRelation.REPLACE, AccountKind.METRIC_LOCAL)
     key = create_key(tmp_path / "ledger.key")
     with Ledger.open(url, key=key) as ledger:
@@ -253,7 +248,7 @@ def test_other_accounts_and_keys(url: str, tmp_path: Path) -> None:
         (ConfigError, r"'x' of type object.*with_parameters", {"inner": RandomSearch([object()] * 300)}),
     ],
 )
-def test_what_is_wrong_is_refused_at_once(url: str, kind: Any, says: str, settings: dict[str, Any]) -> None:
+def test_what_is_wrong_is_refused_at_once(url, kind, says, settings):
     open_account(url, 3.5)
     with pytest.raises(kind, match=says):
         searcher(**{"url": url} | settings).suggest("a")

@@ -20,14 +20,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 CHUNKS = 2
 
 
-def trainable(config: dict[str, Any]) -> None:
+def trainable(config):
     if config["x"] > 0.9:
         raise RuntimeError("diverged")
     for step in range(2):
         tune.report({"loss": (config["x"] - 0.3) ** 2 + 0.1 / (step + 1)})
 
 
-def charging(config: dict[str, Any], url: str) -> None:
+def charging(config, url):
     """Charges itself chunk by chunk, as a training behind the release gate does."""
     release = rp.trial_release("mine", config)
     with Ledger.open(url) as ledger:
@@ -37,11 +37,11 @@ def charging(config: dict[str, Any], url: str) -> None:
             tune.report({"loss": config["x"]})
 
 
-def budgeted(url: str, seed: int, cost: Any = price, **settings: Any) -> rp.BudgetedSearcher:
+def budgeted(url, seed, cost=price, **settings):
     return rp.BudgetedSearcher(OptunaSearch(sampler=RandomSampler(seed)), cost, url, "chat", name="mine", **settings)
 
 
-def tuner(function: Any, search: Any, path: Path, samples: int, at_once: int = 2) -> tune.Tuner:
+def tuner(function, search, path, samples, at_once=2):
     config = {"metric": "loss", "mode": "min", "search_alg": search, "num_samples": samples}
     return tune.Tuner(
         tune.with_resources(function, {"cpu": 0.5}),
@@ -51,7 +51,7 @@ def tuner(function: Any, search: Any, path: Path, samples: int, at_once: int = 2
     )
 
 
-def test_trials_that_charge_themselves_cannot_overdraw_together(url: str, tmp_path: Path, local_ray: Path) -> None:
+def test_trials_that_charge_themselves_cannot_overdraw_together(url, tmp_path, local_ray):
     open_account(url, 2 * CHUNKS + CHUNKS / 2)
     search = budgeted(url, 3, price_of_two, charges="trial")
     grid = tuner(tune.with_parameters(charging, url=url), search, tmp_path, 5).fit()
@@ -62,9 +62,7 @@ def test_trials_that_charge_themselves_cannot_overdraw_together(url: str, tmp_pa
     assert search.searcher._ot_study.best_value == grid.get_best_result().metrics["loss"]
 
 
-def test_a_search_is_restored_by_ray_tune(
-    url: str, tmp_path: Path, local_ray: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_is_restored_by_ray_tune(url, tmp_path, local_ray, monkeypatch):
     """Its driver dies when the second trial reports; the restored search knows the charges, and pays for the rerun."""
     monkeypatch.setenv("TUNE_GLOBAL_CHECKPOINT_S", "0")
     open_account(url, 20)
@@ -85,9 +83,7 @@ def test_a_search_is_restored_by_ray_tune(
     assert ran == {release.removesuffix("-2") for release in releases}
 
 
-def test_the_example_of_the_documentation_runs(
-    tmp_path: Path, local_ray: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_of_the_documentation_runs(tmp_path, local_ray, monkeypatch, capsys):
     page = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
     code = page.partition("## Your own trainable")[2].partition("```python")[2].partition("```")[0]
     monkeypatch.chdir(tmp_path)
@@ -103,10 +99,10 @@ class _Killed(BaseException):
 
 
 class _Dies(tune.Callback):
-    def __init__(self) -> None:
+    def __init__(self):
         self.seen: set[str] = set()
 
-    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+    def on_trial_result(self, iteration, trials, trial, result, **info):
         self.seen.add(trial.trial_id)
         if len(self.seen) == 2:
             raise _Killed

@@ -25,7 +25,7 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT, Layout
 from rayprivacy.corpus.manifest import ShardManifest, read_holdout, write_part
 from rayprivacy.corpus.users import Dropped
-from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.histogram import SCALE
 from rayprivacy.runs.directory import Run
@@ -54,14 +54,14 @@ PHRASES["fixed"] = {
     ],
     ids=["no holdout", "phrase"],
 )
-def test_what_cannot_be_charged_is_refused_at_once(bench: Any, blocks: dict[str, Any], says: str) -> None:
+def test_what_cannot_be_charged_is_refused_at_once(bench, blocks, says):
     with pytest.raises(ConfigError, match=says):
         bench.search(bench.space(metric=METRIC, **blocks))
     assert not [name for name in ("out", "ledger.db", "secret.key") if (bench.folder / name).exists()]
 
 
-def test_every_report_is_on_the_bill_behind_its_chunk(bench: Any) -> None:
-    def bill(**blocks: Any) -> list[Any]:
+def test_every_report_is_on_the_bill_behind_its_chunk(bench):
+    def bill(**blocks):
         return bench.trials(fixed=FIXED, **blocks).bill(VALUES)
 
     free, once, each = bill(), bill(metric=METRIC), bill(metric=METRIC, pruning={"grace": 1})
@@ -75,7 +75,7 @@ def test_every_report_is_on_the_bill_behind_its_chunk(bench: Any) -> None:
     assert bill(metric=METRIC | {"most": 8.0})[-1][0] != once[-1][0]
 
 
-def test_a_trial_begins_only_if_the_account_can_pay_its_reports_too(bench: Any) -> None:
+def test_a_trial_begins_only_if_the_account_can_pay_its_reports_too(bench):
     """They are counted for running trials and for a new one, also where some are paid already."""
     trials = bench.trials(fixed=FIXED, metric=METRIC, pruning={"grace": 1})
     bill, other, protection = trials.bill(VALUES), {"training.clipping_norm": 2.0}, trials.protection(VALUES)
@@ -85,7 +85,7 @@ def test_a_trial_begins_only_if_the_account_can_pay_its_reports_too(bench: Any) 
     room = 2 * price[run] + 1.5 * (price[first] + price[second])  # one trial with reports; two without
     ledger = bench.account(renyi.epsilon_at(room, order, 1e-6), order=order)
 
-    def fits(*values: dict[str, float]) -> bool:
+    def fits(*values):
         return can_pay(ledger, "search", [trials.bill(each) for each in values], protection)
 
     assert fits(VALUES)
@@ -101,7 +101,7 @@ def test_a_trial_begins_only_if_the_account_can_pay_its_reports_too(bench: Any) 
 class Measured:
     """A trial as it is after its last chunk, without Ray: shards with a hold-out, a model, an account."""
 
-    def __init__(self, bench: Any, base: Path, epsilon: float = 80.0, unit: str = "user", **metric: Any) -> None:
+    def __init__(self, bench, base, epsilon=80.0, unit="user", **metric):
         bound = {"max_records_per_user": None} if unit == "record" else {}
         fixed = {"corpus": {"holdout": 0.4} | bound, "privacy": {"unit": unit}}
         self.trials = bench.trials(fixed=fixed, metric=METRIC | metric)
@@ -113,7 +113,7 @@ class Measured:
         self.shards(self.rows)
         bench.account(epsilon, PrivacyUnit(unit), order=4.0).close()
 
-    def shards(self, rows: list[tuple[str, int, str]]) -> None:
+    def shards(self, rows):
         """All users of `rows` are held out."""
         out, unit = self.run.private("shards"), self.recipe.privacy.unit
         schema = Layout(self.recipe.corpus, 1, 1, unit).schema
@@ -126,20 +126,20 @@ class Measured:
         most = self.recipe.corpus.max_records_per_user
         ShardManifest("", 1, 1, most, 0.4, (entries[0],), entries[HOLDOUT], Dropped(), unit).write(out)
 
-    def scale(self, factor: float) -> None:
+    def scale(self, factor):
         """Another model, of all weights times a factor."""
         path = self.run.root / "model" / "model.safetensors"
         save_file({name: each * factor for name, each in load_file(path).items()}, path, {"format": "pt"})
 
-    def figure(self, chunk: int = 2) -> float:
+    def figure(self, chunk=2):
         return metric.heldout_loss(self.run, self.config, chunk)
 
-    def sums(self) -> Any:
+    def sums(self):
         scoring, mechanism = metric.Scoring.of(self.run, self.config), metric.report_mechanism(self.config, self.recipe)
         return metric._sums(self.run, scoring, mechanism)
 
 
-def exact(root: Path) -> float:
+def exact(root):
     """The mean over users of the mean loss of their first four texts, with nothing taken from what is tested."""
     backbone = load_backbone(ModelConfig(base=str(root / "model"), dtype="float32"))
     table = read_holdout(root / "private" / "shards")
@@ -151,12 +151,12 @@ def exact(root: Path) -> float:
     return float(np.mean(means))
 
 
-def _sentence(user: int, number: int) -> str:
+def _sentence(user, number):
     """Of very different lengths, so that a common batch would be padded otherwise for each set of users."""
     return " ".join(WORDS[(user * 7 + number * 3 + place) % len(WORDS)] for place in range(1 + (user * 5 + number) % 9))
 
 
-def test_a_report_is_paid_once_and_noisy(bench: Any, tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_paid_once_and_noisy(bench, tiny_base, monkeypatch):
     trial = Measured(bench, tiny_base)
     figure = trial.figure()
     assert 0 < abs(figure - exact(trial.run.root)) < 6 * 0.5 * 10 / USERS
@@ -185,7 +185,7 @@ def test_a_report_is_paid_once_and_noisy(bench: Any, tiny_base: Path, monkeypatc
     bench.ledger.verify()
 
 
-def test_the_private_figure_is_nowhere_but_in_the_private_folder(bench: Any, tiny_base: Path, nowhere: Any) -> None:
+def test_the_private_figure_is_nowhere_but_in_the_private_folder(bench, tiny_base, nowhere):
     trial = Measured(bench, tiny_base)
     trial.figure()
     mean, sums = exact(trial.run.root), trial.sums()
@@ -198,7 +198,7 @@ def test_the_private_figure_is_nowhere_but_in_the_private_folder(bench: Any, tin
     assert kept.read_bytes() == sums.tobytes()  # the search above would have found it
 
 
-def test_a_report_that_the_account_cannot_pay_is_refused_and_leaves_no_charge(bench: Any, tiny_base: Path) -> None:
+def test_a_report_that_the_account_cannot_pay_is_refused_and_leaves_no_charge(bench, tiny_base):
     trial = Measured(bench, tiny_base, epsilon=5.0)
     with pytest.raises(BudgetRefusedError):
         trial.figure()
@@ -206,7 +206,7 @@ def test_a_report_that_the_account_cannot_pay_is_refused_and_leaves_no_charge(be
     assert bench.charges() == []
 
 
-def test_a_figure_that_noise_hides_is_an_error_that_is_paid_once(bench: Any, tiny_base: Path) -> None:
+def test_a_figure_that_noise_hides_is_an_error_that_is_paid_once(bench, tiny_base):
     trial = Measured(bench, tiny_base, noise_multiplier=1e5)
     for _ in range(2):
         with suppress(ReleaseError):  # noise may leave both cells full, rarely
@@ -214,11 +214,11 @@ def test_a_figure_that_noise_hides_is_an_error_that_is_paid_once(bench: Any, tin
         assert len(bench.charges()) == 1
 
 
-def test_a_unit_that_joins_moves_the_sums_by_what_it_brings_alone(bench: Any, tiny_base: Path) -> None:
+def test_a_unit_that_joins_moves_the_sums_by_what_it_brings_alone(bench, tiny_base):
     """On the real path, to the last bit: the losses of the others do not know that it is there."""
     trial = Measured(bench, tiny_base)
 
-    def sums(rows: list[tuple[str, int, str]]) -> Any:
+    def sums(rows):
         trial.shards(rows)
         return trial.sums()
 
@@ -231,11 +231,11 @@ def test_a_unit_that_joins_moves_the_sums_by_what_it_brings_alone(bench: Any, ti
         assert math.hypot(*alone.tolist()) <= SCALE
 
 
-def test_a_unit_that_joins_changes_no_bit_of_the_losses_of_others(tiny_backbone: Backbone) -> None:
+def test_a_unit_that_joins_changes_no_bit_of_the_losses_of_others(tiny_backbone):
     """In one batch the losses of many of these differ in their last bits, which the grid would hide nearly always."""
     scored = Scored("model", lambda _: "", lambda row: str(row["text"]), 60)
 
-    def loss(rows: Any) -> Any:
+    def loss(rows):
         return joint_losses([scored, scored], [tiny_backbone] * 2, rows)
 
     dice = random.Random(1)
@@ -248,7 +248,7 @@ def test_a_unit_that_joins_changes_no_bit_of_the_losses_of_others(tiny_backbone:
     assert metric.unit_losses(units[::-1], loss).tolist() == whole[::-1]
 
 
-def test_the_control_code_is_context_and_all_models_of_a_release_are_scored(tiny_backbone: Backbone) -> None:
+def test_the_control_code_is_context_and_all_models_of_a_release_are_scored(tiny_backbone):
     row = {"text": "we go home now", "topic": "soup"}
     text = Scored("model", lambda _: "", lambda row: str(row["text"]), 12)
     coded = replace(text, prefix=lambda row: f"topic: {row['topic']} ")
@@ -259,13 +259,13 @@ def test_the_control_code_is_context_and_all_models_of_a_release_are_scored(tiny
     assert joint_losses(pair, [tiny_backbone] * 2, [row]) == (loss + more) / (tokens + others)
 
 
-def test_a_broken_model_counts_as_the_worst(bench: Any, tiny_base: Path) -> None:
+def test_a_broken_model_counts_as_the_worst(bench, tiny_base):
     trial = Measured(bench, tiny_base)
     trial.scale(math.nan)
     assert trial.sums().tolist() == [USERS * SCALE, 0]
 
 
-def test_with_unit_record_every_record_is_a_unit(bench: Any, tiny_base: Path) -> None:
+def test_with_unit_record_every_record_is_a_unit(bench, tiny_base):
     trial = Measured(bench, tiny_base, unit="record")
     assert trial.sums().sum() == len(trial.rows) * SCALE
     assert 0 < trial.figure() < 10
@@ -276,7 +276,7 @@ def test_with_unit_record_every_record_is_a_unit(bench: Any, tiny_base: Path) ->
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_trials_pay_for_their_chunks_and_their_reports_once(bench: Any, local_ray: Path, nowhere: Any) -> None:
+def test_trials_pay_for_their_chunks_and_their_reports_once(bench, local_ray, nowhere):
     blocks = {"trials": 2, "metric": METRIC, "fixed": HALF, "pruning": {"grace": 2}}
     space = bench.space(budget={"account": "search", "epsilon": 60.0}, **blocks)
     told = Console(record=True, file=(bench.folder / "told").open("w"), width=200)
@@ -305,7 +305,7 @@ def test_trials_pay_for_their_chunks_and_their_reports_once(bench: Any, local_ra
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_report_that_is_refused_ends_the_trial(bench: Any, local_ray: Path) -> None:
+def test_a_report_that_is_refused_ends_the_trial(bench, local_ray):
     """Room for the chunks and for half a report: nothing is measured, and the cap is kept."""
     trials = bench.trials(metric=METRIC, fixed=HALF)
     events = trials.charges(VALUES)

@@ -24,12 +24,12 @@ _loss = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.floats(0, M
 _bound = st.one_of(st.just(MOST), st.floats(0.01, 1000))
 
 
-def sums(losses: list[float], most: float = MOST) -> Any:
+def sums(losses, most=MOST):
     return TWO.contribution(counts_of(np.array(losses, dtype=np.float64), most))
 
 
 @given(st.lists(_loss, max_size=6), _loss, st.integers(0, 6), _bound)
-def test_one_more_unit_moves_sums_by_the_sensitivity(others: Any, loss: float, place: int, most: float) -> None:
+def test_one_more_unit_moves_sums_by_the_sensitivity(others, loss, place, most):
     moved = sums([*others[:place], loss, *others[place:]], most) - sums(others, most)
     assert moved.min() >= 0
     assert sum(moved.tolist()) == SCALE  # a + b = GRID, a power of two: nothing is lost to rounding
@@ -37,7 +37,7 @@ def test_one_more_unit_moves_sums_by_the_sensitivity(others: Any, loss: float, p
 
 
 @given(_loss, _bound)
-def test_what_a_unit_brings_is_always_the_whole_grid(loss: float, most: float) -> None:
+def test_what_a_unit_brings_is_always_the_whole_grid(loss, most):
     ((above, below),) = counts_of(np.array([loss]), most).tolist()
     assert 0 <= above <= GRID
     assert above + below == GRID
@@ -49,20 +49,20 @@ def test_what_a_unit_brings_is_always_the_whole_grid(loss: float, most: float) -
         assert 0 <= loss / most - above / GRID < 1 / GRID + 1e-12
 
 
-def test_a_unit_brings_the_same_in_any_company() -> None:
+def test_a_unit_brings_the_same_in_any_company():
     """The bound is public: a loss that is larger than all others makes theirs no smaller."""
     alone, joined = (counts_of(np.array(losses), MOST) for losses in ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0, MOST]))
     assert np.array_equal(joined[:3], alone)
 
 
-def noisy(losses: Any, sigma: float = SIGMA) -> Any:
+def noisy(losses, sigma=SIGMA):
     """Figures of many releases of the same losses."""
     mechanism = HistogramMechanism(2, sigma)
     total = mechanism.contribution(counts_of(losses, MOST))
     return np.array([figure_of(float(mechanism.to_shares(mechanism.draw(total))[0]), MOST) for _ in range(DRAWS)])
 
 
-def p_value(losses: Any) -> float:
+def p_value(losses):
     """Chi-square test of the figure's noise against what the documentation says of it."""
     share = float(losses.mean()) / MOST
     std = SIGMA * MOST / UNITS * math.hypot(share, 1 - share)
@@ -71,21 +71,21 @@ def p_value(losses: Any) -> float:
     return 2 * min(float(chi2.cdf(total)), float(chi2.sf(total)))
 
 
-def test_the_figure_is_the_mean_loss_with_the_noise_that_is_charged() -> None:
+def test_the_figure_is_the_mean_loss_with_the_noise_that_is_charged():
     losses = np.random.default_rng(5).uniform(1.0, 9.0, size=UNITS)
     assert p_value(losses) > P_THRESHOLD
     assert abs(noisy(losses, sigma=0.001) - losses.mean()).max() < MOST / GRID + 1e-3
 
 
 @pytest.mark.parametrize("factor", [0.7, 1.3])
-def test_the_same_test_rejects_a_scale_30_percent_off(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+def test_the_same_test_rejects_a_scale_30_percent_off(monkeypatch, factor):
     real: Callable[..., Any] = noise.add_discrete_gaussian
     monkeypatch.setattr(noise, "add_discrete_gaussian", lambda signal, std: real(signal, std * factor))
     assert p_value(np.random.default_rng(5).uniform(1.0, 9.0, size=UNITS)) < P_THRESHOLD
 
 
 @pytest.mark.parametrize("total", [[0, 0], [0, 50 * SCALE], [50 * SCALE, 0]], ids=["nobody", "all zero", "all at most"])
-def test_an_empty_cell_is_no_figure(total: list[int]) -> None:
+def test_an_empty_cell_is_no_figure(total):
     """A loss of 0 would be the best of all trials, whatever the model."""
     share = float(TWO.to_shares(np.array(total))[0])
     with pytest.raises(ReleaseError, match=r"hides its figure.*hold out more users"):

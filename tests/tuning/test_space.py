@@ -3,7 +3,6 @@
 import json
 import math
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from rayprivacy.tuning.outcome import conclude, open_study
 from rayprivacy.tuning.search import feasible
 from rayprivacy.tuning.selection import same_event
 from rayprivacy.tuning.space import load_space
-from rayprivacy.tuning.trials import Trials
 
 NORM = {"training.clipping_norm": 1.0}
 CHARGED = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
@@ -66,21 +64,21 @@ PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
         ({"metric": CHARGED, "charging": "public", "public": PUBLIC, "budget": None}, "never opens the private corpus"),
     ],
 )
-def test_a_wrong_space_is_one_sentence(bench: Any, blocks: dict[str, Any], says: str) -> None:
+def test_a_wrong_space_is_one_sentence(bench, blocks, says):
     with pytest.raises(ConfigError) as refused:
         load_space(bench.space(**blocks))
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_paths_are_looked_up_beside_the_space_file(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_looked_up_beside_the_space_file(bench, monkeypatch):
     monkeypatch.chdir("/")
     space = load_space(bench.space(), ["trials=3"])
     assert (space.recipe, space.trials) == (str(bench.folder / "generator.yaml"), 3)
     assert space.metric.text == str(bench.folder / "public.txt")
 
 
-def test_equal_values_are_the_same_release_and_share_the_account(bench: Any) -> None:
+def test_equal_values_are_the_same_release_and_share_the_account(bench):
     trials = bench.trials()
     one, same, other = (trials.recipe({"training.clipping_norm": norm}) for norm in (1.0, 1.0, 2.0))
     assert one.release_id == same.release_id != other.release_id
@@ -88,7 +86,7 @@ def test_equal_values_are_the_same_release_and_share_the_account(bench: Any) -> 
     assert one.absolute().release_id == one.release_id
 
 
-def test_infeasible_values_are_found_before_anything_runs(bench: Any) -> None:
+def test_infeasible_values_are_found_before_anything_runs(bench):
     search = {"training.steps": {"choice": [4, 10**12]}}
     trials = bench.trials(search=search, fixed={"training": {"sampling_rate": 1.0}})
     assert feasible(trials) == {"training.steps": 4}
@@ -97,7 +95,7 @@ def test_infeasible_values_are_found_before_anything_runs(bench: Any) -> None:
     assert not (bench.folder / "ledger.db").exists()
 
 
-def test_what_only_the_recipe_tells_is_refused_before_anything_is_written(bench: Any) -> None:
+def test_what_only_the_recipe_tells_is_refused_before_anything_is_written(bench):
     with pytest.raises(ConfigError, match=r"fixed\.privacy\.composition"):
         bench.trials(fixed={"privacy": {"composition": "pld"}})
     with pytest.raises(ConfigError, match=r"^((?!hunter2).)*$"):
@@ -105,7 +103,7 @@ def test_what_only_the_recipe_tells_is_refused_before_anything_is_written(bench:
     assert not (bench.folder / "out").exists()
 
 
-def test_a_public_search_never_holds_the_private_corpus(bench: Any) -> None:
+def test_a_public_search_never_holds_the_private_corpus(bench):
     """Its recipes name the public file, and its best recipe the private one, which is never opened."""
     (bench.folder / "talk.parquet").unlink()
     corpus = {"phrases": "private-phrases.txt", "labels": ["private_label"]}
@@ -121,7 +119,7 @@ def test_a_public_search_never_holds_the_private_corpus(bench: Any) -> None:
     assert "private-phrases.txt" in best
 
 
-def test_how_two_stages_share_the_budget_can_be_searched(bench: Any, tiny_base: Path) -> None:
+def test_how_two_stages_share_the_budget_can_be_searched(bench, tiny_base):
     (bench.folder / "trees.yaml").write_text(yaml.safe_dump(small_recipe(bench.folder, tiny_base)))
     steps, ratio = "stages.trees.steps", "stages.sigma_ratio"
     trials = bench.trials(
@@ -142,7 +140,7 @@ def test_how_two_stages_share_the_budget_can_be_searched(bench: Any, tiny_base: 
 @pytest.mark.parametrize(
     ("epsilon", "before", "state"), [(8.0, 0, "failed"), (8.0, 1, "failed"), (2.1, 1, "failed"), (1.9, 0, "refused")]
 )
-def test_a_trial_without_a_figure(bench: Any, epsilon: float, before: int, state: str) -> None:
+def test_a_trial_without_a_figure(bench, epsilon, before, state):
     """The account of epsilon 2.1 has room for the one trial of 2.0: its second chunk still fits after its first."""
     trials = bench.trials()
     trials.root.mkdir()
@@ -168,13 +166,11 @@ SCORES += [([NAN, NAN], 0), ([-INF, NAN, -INF], 0), ([], None)]
 
 
 @pytest.mark.parametrize(("scores", "winner"), SCORES)
-def test_a_model_that_diverged_wins_against_no_other(
-    bench: Any, monkeypatch: pytest.MonkeyPatch, scores: list[float], winner: int | None
-) -> None:
+def test_a_model_that_diverged_wins_against_no_other(bench, monkeypatch, scores, winner):
     trials, names = bench.trials(**SELECT, **NORMS), [f"t{i}" for i in range(9)]
     figures = iter(scores)
 
-    def score(_: Trials, folder: Path, __: Any) -> float:
+    def score(_, folder, __):
         folder.mkdir(parents=True)
         return next(figures)
 
@@ -191,13 +187,13 @@ def test_a_model_that_diverged_wins_against_no_other(
 @pytest.mark.parametrize(
     ("key", "domain"), [("steps", {"choice": [4] * 999 + [6]}), ("sampling_rate", {"uniform": [0.1, 0.4]})]
 )
-def test_trials_of_a_selection_must_cost_the_same(bench: Any, key: str, domain: dict[str, Any]) -> None:
+def test_trials_of_a_selection_must_cost_the_same(bench, key, domain):
     """Every value of a list is compared with what is charged."""
     with pytest.raises(ConfigError, match="must cost the same"):
         same_event(bench.trials(**SELECT, search={f"training.{key}": domain}))
 
 
-def test_a_drawn_trial_that_costs_more_is_refused_before_any_runs(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drawn_trial_that_costs_more_is_refused_before_any_runs(bench, monkeypatch):
     trials = bench.trials(**SELECT, **NORMS)
     event = same_event(trials)
     key = create_key(bench.folder / "selection.key")

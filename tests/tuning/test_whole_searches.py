@@ -7,8 +7,6 @@ import subprocess
 import sys
 import time
 from itertools import count
-from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -36,13 +34,13 @@ class _Killed(BaseException):
 
 
 @pytest.mark.exhaustive
-def test_a_selection_charges_once(bench: Any, local_ray: Path, nowhere: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_selection_charges_once(bench, local_ray, nowhere, monkeypatch):
     """Only its winner leaves, also where it dies: one charge, and the same winner."""
 
-    def dies(*_: Any) -> None:
+    def dies(*_):
         raise _Killed
 
-    def seen(*args: Any) -> float:
+    def seen(*args):
         figures.append(utility(*args))
         return figures[-1]
 
@@ -100,7 +98,7 @@ def test_a_selection_charges_once(bench: Any, local_ray: Path, nowhere: Any, mon
 
 
 @pytest.mark.exhaustive
-def test_a_public_search_runs_without_the_private_corpus_and_pays_nothing(bench: Any, local_ray: Path) -> None:
+def test_a_public_search_runs_without_the_private_corpus_and_pays_nothing(bench, local_ray):
     private = bench.folder / "talk.parquet"
     public = {"source": str(bench.folder / "public.parquet"), "user": "who", "text": "said", "holdout": 0.0}
     private.rename(public["source"])
@@ -118,7 +116,7 @@ RATES = {"training.optimizer.learning_rate": {"loguniform": [1e-7, 10.0]}}
 
 
 @pytest.mark.exhaustive
-def test_charges_are_the_chunks_that_ran(bench: Any, local_ray: Path) -> None:
+def test_charges_are_the_chunks_that_ran(bench, local_ray):
     outcome, out = bench.search(bench.space(trials=2, concurrent=2)), bench.folder / "out"
     assert [row.state for row in outcome.rows] == ["finished"] * 2
     charges = bench.charges()
@@ -141,7 +139,7 @@ def test_charges_are_the_chunks_that_ran(bench: Any, local_ray: Path) -> None:
         bench.search(bench.space(search=RATES), resume=True)
 
 
-def test_an_account_too_small_for_one_trial_is_a_refusal(bench: Any, local_ray: Path) -> None:
+def test_an_account_too_small_for_one_trial_is_a_refusal(bench, local_ray):
     budget = {"account": "search", "epsilon": 1.9, "delta": 1e-6}  # a trial takes 2.0
     with pytest.raises(BudgetRefusedError, match=r"no trial ran.*raise budget\.epsilon"):
         bench.search(bench.space(trials=2, budget=budget))
@@ -149,7 +147,7 @@ def test_an_account_too_small_for_one_trial_is_a_refusal(bench: Any, local_ray: 
 
 
 @pytest.mark.exhaustive
-def test_a_pruned_trial_pays_for_what_it_ran(bench: Any, local_ray: Path) -> None:
+def test_a_pruned_trial_pays_for_what_it_ran(bench, local_ray):
     blocks = {"pruning": {"grace": 1, "reduction": 2}, "budget": {"account": "search", "epsilon": 30.0}, "seed": 3}
     outcome = bench.search(bench.space(search=RATES, trials=4, searcher="random", **blocks))
     assert {row.state for row in outcome.rows} == {"finished", "pruned"}
@@ -161,7 +159,7 @@ def test_a_pruned_trial_pays_for_what_it_ran(bench: Any, local_ray: Path) -> Non
 
 
 @pytest.mark.exhaustive
-def test_a_killed_search_goes_on_without_paying_again(bench: Any) -> None:
+def test_a_killed_search_goes_on_without_paying_again(bench):
     words = [sys.executable, "-m", "rayprivacy.cli", "tune", str(bench.space(trials=2)), "--out", "out"]
     with (bench.folder / "log").open("w") as log:
         first = subprocess.Popen(words, cwd=bench.folder, stdout=log, stderr=log, start_new_session=True)
