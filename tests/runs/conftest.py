@@ -1,9 +1,4 @@
-"""The toy on one local Ray."""
+"""Fixtures of the tests in this folder."""
 
-import pytest
-from toy_bench import Bench
-
-
-@pytest.fixture
-def bench(tmp_path, tiny_base, local_ray):
-    return Bench(tmp_path, tiny_base)
+from methods_fixtures import *  # noqa: F403
+from runs_fixtures import *  # noqa: F403
