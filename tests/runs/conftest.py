@@ -1,11 +1,4 @@
-"""The toy on one local Ray."""
+"""Fixtures of the tests in this folder."""
 
-from pathlib import Path
-
-import pytest
-from toy_bench import Bench
-
-
-@pytest.fixture
-def bench(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Bench:
-    return Bench(tmp_path, tiny_base)
+from methods_fixtures import *  # noqa: F403
+from runs_fixtures import *  # noqa: F403

@@ -1,60 +1,46 @@
 """Where the toy's corpus may come from and where its run may lie: a Dataset, a URI, a cluster, the command line."""
 
 import json
-import signal
-from typing import Any
 
 import pandas as pd
 import pytest
 import ray.data
-from small_jobs import joining
-from toy_bench import QUIET, SPOKEN, Bench
+from toy_bench import QUIET, SPOKEN
 from toy_method import CHUNKS, LENGTHS
 from typer.testing import CliRunner
-from zygote import fork_command
 
 import rayprivacy as rp
 from rayprivacy.cli import app
-from rayprivacy.cluster.job import run_job
-from rayprivacy.cluster.paths import check_recipe_paths
 from rayprivacy.runs.source import DATASET
 
 
-def _rows(bench: Bench) -> pd.DataFrame:
+def _rows(bench):
     return pd.read_parquet(bench.folder / "talk.parquet")
 
 
-def _dataset(rows: pd.DataFrame, blocks: int = 3) -> Any:
+def _dataset(rows, blocks=3):
     return ray.data.from_pandas(rows.assign(unused="a column of no recipe")).repartition(blocks)
 
 
-def test_a_dataset_is_a_corpus(bench: Bench) -> None:
-    result = bench.run(overrides={"corpus.source": DATASET}, dataset=_dataset(_rows(bench)))
-    assert result.texts().count() == 8
-    folder = result.path / "private" / "source"
-    assert folder.stat().st_mode & 0o777 == 0o700
-    shown = "".join(path.read_text(errors="replace") for path in result.path.glob("*.*"))
-    assert SPOKEN not in shown
-    charged = bench.charges()
-    before = result.certificate
-    again = bench.run(overrides={"corpus.source": DATASET}, dataset=_dataset(_rows(bench).sample(frac=1), 5))
+def test_a_dataset_is_a_corpus_and_other_rows_are_another(bench):
+    overrides = {"corpus.source": DATASET, "privacy.epsilon": 3.0}
+    result = bench.run(overrides=overrides, dataset=_dataset(_rows(bench)))
+    assert (result.path / "private" / "source").stat().st_mode & 0o777 == 0o700
+    assert SPOKEN not in "".join(path.read_text(errors="replace") for path in result.path.glob("*.*"))
+    charged, before = bench.charges(), result.certificate
+    again = bench.run(overrides=overrides, dataset=_dataset(_rows(bench).sample(frac=1), 5))
     assert again.certificate == before, "the order of rows and blocks is nothing of the corpus"
-    without = bench.run(overrides={"corpus.source": DATASET})
+    without = bench.run(overrides=overrides)
     assert without.certificate == before, "it was written once"
     assert bench.charges() == charged
+    other = bench.run(overrides=overrides, dataset=_dataset(_rows(bench).iloc[20:])).certificate
+    assert other.corpus_digest != before.corpus_digest
+    assert len(bench.charges()) == 8
     rp.clean(result.path)
     assert list((result.path / "private").iterdir()) == []
 
 
-def test_other_rows_are_another_corpus_and_another_charge(bench: Bench) -> None:
-    overrides = {"corpus.source": DATASET, "privacy.epsilon": 3.0}
-    first = bench.run(overrides=overrides, dataset=_dataset(_rows(bench))).certificate
-    second = bench.run(overrides=overrides, dataset=_dataset(_rows(bench).iloc[20:])).certificate
-    assert second.corpus_digest != first.corpus_digest
-    assert len(bench.charges()) == 8
-
-
-def test_a_dataset_that_does_not_fit_the_recipe_is_refused(bench: Bench) -> None:
+def test_a_dataset_that_does_not_fit_the_recipe_is_refused(bench):
     rows = _rows(bench)
     with pytest.raises(rp.ConfigError, match=r"a dataset was given, and corpus\.source is .*: set corpus\.source"):
         bench.run(dataset=_dataset(rows))
@@ -65,24 +51,22 @@ def test_a_dataset_that_does_not_fit_the_recipe_is_refused(bench: Bench) -> None
     assert bench.charges() == []
 
 
-def test_what_a_dataset_raises_is_withheld(bench: Bench) -> None:
+def test_what_a_dataset_raises_is_withheld(bench):
+    def _quote(rows):
+        if len(rows):
+            raise ValueError(f"cannot parse {rows['said'].iloc[0]}")
+        return rows
+
     dataset = ray.data.from_pandas(_rows(bench)).map_batches(_quote, batch_format="pandas")
     with pytest.raises(rp.RayPrivacyError) as caught:
         bench.run(overrides={"corpus.source": DATASET}, dataset=dataset)
     assert SPOKEN not in str(caught.value)
 
 
-def _quote(rows: pd.DataFrame) -> pd.DataFrame:
-    if len(rows):
-        raise ValueError(f"cannot parse {rows['said'].iloc[0]}")
-    return rows
-
-
-def test_a_run_at_a_uri_is_finished_elsewhere(bench: Bench) -> None:
+def test_a_run_at_a_uri_is_finished_elsewhere(bench):
     uri = f"file://{bench.folder}/store"
-    first = rp.run(bench.load(), uri, work=bench.folder / "one", console=QUIET)
+    first, second = (rp.run(bench.load(), uri, work=bench.folder / name, console=QUIET) for name in ("one", "two"))
     assert first.uri == uri
-    second = rp.run(bench.load(), uri, work=bench.folder / "two", console=QUIET)
     assert second.path != first.path
     assert second.certificate == first.certificate
     assert len(bench.charges()) == 4
@@ -92,57 +76,18 @@ def test_a_run_at_a_uri_is_finished_elsewhere(bench: Bench) -> None:
     assert rp.clean(uri, work=bench.folder / "two").deleted
 
 
-def test_it_can_be_submitted(bench: Bench) -> None:
-    recipe = bench.load({"privacy.ledger": "postgresql://me@db/ledger"})
-    check_recipe_paths(recipe)
-    job = run_job(recipe, "/mnt/out", "/mnt/work")
-    assert job.id == recipe.release_id
-    assert job.metadata["method"] == "toy"
-    with pytest.raises(rp.ConfigError, match=r"privacy\.key is 'mine', a path that is relative"):
-        check_recipe_paths(bench.load({"privacy.key": "mine"}))
-    with pytest.raises(rp.ConfigError, match="a job cannot be handed a dataset"):
-        check_recipe_paths(bench.load({"corpus.source": DATASET}))
+def test_the_command_line_is_the_same(bench):
+    def call(*words):
+        return CliRunner().invoke(app, words)
 
-
-def test_the_command_line_is_the_same(bench: Bench) -> None:
-    call = CliRunner().invoke
-    shown = call(app, ["plan", str(bench.recipe)])
+    shown, out = call("plan", str(bench.recipe)), str(bench.folder / "out")
     assert LENGTHS in shown.output
     assert CHUNKS in shown.output
-    out = str(bench.folder / "out")
-    done = call(app, ["run", str(bench.recipe), "--out", out])
+    done = call("run", str(bench.recipe), "--out", out)
     assert done.exit_code == 0, done.output
     assert "synthetic text" in done.output
-    refused = call(app, ["run", str(bench.recipe), "--out", out])
-    assert isinstance(refused.exception, rp.ConfigError)
-    assert call(app, ["audit", out, "--users", "10", "--json"]).exit_code == 0
-    assert call(app, ["report", out, "--public"]).output.strip().endswith("report-public.html")
-    assert "deleted" in call(app, ["clean", out]).output
-    schema = json.loads(call(app, ["schema"]).output)
-    assert "ToyRecipe" in schema["$defs"]
-
-
-DIES_AT_THE_THIRD = """
-from rayprivacy.release.gate import Gate
-real, calls = Gate.release_histogram, []
-def dying(self, *args, **more):
-    calls.append(1)
-    if len(calls) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return real(self, *args, **more)
-Gate.release_histogram = dying
-"""
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_process_that_is_killed_is_resumed_by_another(bench: Bench) -> None:
-    """SIGKILL between two chunks, in a process of its own, on a cluster that lives on."""
-    words = ["run", str(bench.recipe), "--out", str(bench.folder / "out")]
-    assert fork_command([*words, *joining()], bench.folder, DIES_AT_THE_THIRD).wait() == -signal.SIGKILL
-    assert len(bench.charges()) == 2
-    result = bench.run()
-    assert len(bench.charges()) == 4
-    assert result.texts().count() == 8
-    assert SPOKEN not in (bench.folder / "stdout").read_text() + (bench.folder / "stderr").read_text()
+    assert isinstance(call("run", str(bench.recipe), "--out", out).exception, rp.ConfigError)
+    assert call("audit", out, "--users", "10", "--json").exit_code == 0
+    assert call("report", out, "--public").output.strip().endswith("report-public.html")
+    assert "deleted" in call("clean", out).output
+    assert "ToyRecipe" in json.loads(call("schema").output)["$defs"]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
-from toy_bench import Bench
 
 from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
@@ -18,13 +17,11 @@ from rayprivacy.tuning.trials import SPACE
 
 
 class Named(Config):
-    """A config with a public place of each kind."""
-
     text: Annotated[str | None, PathKind.PUBLIC_CORPUS] = None
     base: Annotated[str | None, PathKind.PUBLIC_MODEL] = None
 
 
-def _said(public: str | Path, private: str | Path) -> str:
+def _said(public, private):
     try:
         require_public(Named(text=str(public)), [("corpus.source", str(private))])
     except ConfigError as error:
@@ -33,7 +30,7 @@ def _said(public: str | Path, private: str | Path) -> str:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     """The working directory, with a private folder `talk` and a public one beside it."""
     for name in ("talk/2025/chats.jsonl", "talk2/chats.jsonl", "public/chats.jsonl"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -56,41 +53,42 @@ SPELLINGS: dict[str, Callable[[Path], str]] = {
 
 @pytest.mark.parametrize("one", SPELLINGS)
 @pytest.mark.parametrize("other", SPELLINGS)
-def test_one_file_is_one_place_however_it_is_spelt(one: str, other: str, home: Path) -> None:
+def test_one_file_is_one_place_however_it_is_spelt(one, other, home):
     assert "which is corpus.source, and is declared public" in _said(SPELLINGS[one](home), SPELLINGS[other](home))
 
 
-def test_what_lies_in_the_corpus_or_holds_it_is_no_public_place(home: Path) -> None:
-    assert "which lies in corpus.source" in _said("talk/2025", "talk/")
-    assert "which lies in corpus.source" in _said("talk/not there yet.jsonl", home / "talk")
-    assert "which holds corpus.source" in _said("talk/", FILE)
-    assert "which holds corpus.source" in _said(".", "talk")
-    assert "which is corpus.source" in _said("talk/", "talk")
+LIES_IN, HOLDS, IS = (f"which {how} corpus.source" for how in ("lies in", "holds", "is"))
+SHARES = "which shares a file with corpus.source"
 
 
-def test_links_lead_to_the_same_file(home: Path) -> None:
+def test_what_lies_in_the_corpus_or_holds_it_is_no_public_place(home):
+    assert LIES_IN in _said("talk/2025", "talk/")
+    assert LIES_IN in _said("talk/not there yet.jsonl", home / "talk")
+    assert HOLDS in _said("talk/", FILE)
+    assert HOLDS in _said(".", "talk")
+    assert IS in _said("talk/", "talk")
+
+
+def test_links_lead_to_the_same_file(home):
     (home / "file").symlink_to(FILE)
     (home / "folder").symlink_to("talk", target_is_directory=True)
     os.link(FILE, "hard.jsonl")
-    assert "which is corpus.source" in _said("file", FILE)
-    assert "which is corpus.source" in _said("hard.jsonl", FILE)
-    assert "which is corpus.source" in _said("folder", "talk")
-    assert "which lies in corpus.source" in _said("folder/2025", "talk")
-    assert "which shares a file with corpus.source" in _said("hard.jsonl", "talk")
+    for public, private in (("file", FILE), ("hard.jsonl", FILE), ("folder", "talk")):
+        assert IS in _said(public, private)
+    assert LIES_IN in _said("folder/2025", "talk")
+    assert SHARES in _said("hard.jsonl", "talk")
 
 
 @pytest.mark.parametrize("how", [os.link, os.symlink, lambda file, name: os.symlink(Path(file).parent, name)])
-def test_a_public_folder_with_a_link_to_the_corpus_shares_a_file_with_it(
-    how: Callable[[Path, Path], None], home: Path
-) -> None:
+def test_a_public_folder_with_a_link_to_the_corpus_shares_a_file_with_it(how, home):
     assert _said("public", "talk") == ""
     (home / "public" / "deep").mkdir()
     how(home / FILE, home / "public" / "deep" / "linked")
-    assert "which shares a file with corpus.source" in _said("public", "talk")
-    assert "which shares a file with corpus.source" in _said("public", FILE)
+    assert SHARES in _said("public", "talk")
+    assert SHARES in _said("public", FILE)
 
 
-def test_a_folder_that_leads_back_to_itself_is_looked_at_once(home: Path) -> None:
+def test_a_folder_that_leads_back_to_itself_is_looked_at_once(home):
     (home / "public" / "again").symlink_to(home / "public", target_is_directory=True)
     assert _said("public", "talk") == ""
 
@@ -109,7 +107,7 @@ def test_a_folder_that_leads_back_to_itself_is_looked_at_once(home: Path) -> Non
         (DATASET, DATASET, "is"),
     ],
 )
-def test_places_in_stores_and_names_are_compared_too(public: str, private: str, said: str) -> None:
+def test_places_in_stores_and_names_are_compared_too(public, private, said):
     assert f"which {said} corpus.source" in _said(public, private)
 
 
@@ -128,25 +126,25 @@ def test_places_in_stores_and_names_are_compared_too(public: str, private: str, 
         ("public/chats.jsonl", CHITCHAT),
     ],
 )
-def test_other_places_are_public_as_far_as_can_be_told(public: str, private: str, home: Path) -> None:
+def test_other_places_are_public_as_far_as_can_be_told(public, private, home):
     assert _said(public, private) == ""
 
 
-def test_a_model_that_is_no_folder_here_is_an_id_of_the_hub(home: Path) -> None:
+def test_a_model_that_is_no_folder_here_is_an_id_of_the_hub(home):
     require_public(Named(base="some-owner/some-model-1.5"), [("corpus.source", ".")])
     (home / "some-owner" / "some-model-1.5").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"base is 'some-owner/some-model-1\.5', which lies in corpus\.source"):
         require_public(Named(base="some-owner/some-model-1.5"), [("corpus.source", ".")])
 
 
-def test_a_query_of_a_uri_is_not_repeated() -> None:
+def test_a_query_of_a_uri_is_not_repeated():
     said = _said("s3://bucket/chats?endpoint_override=secret-host", "s3://bucket/chats")
     assert "text is 's3://bucket/chats'" in said
     assert "secret-host" not in said
 
 
 @pytest.mark.parametrize("beside", [RECIPE, SPACE])
-def test_the_private_folder_of_any_run_is_private(beside: str, home: Path) -> None:
+def test_the_private_folder_of_any_run_is_private(beside, home):
     run = home / "runs" / "one"
     (run / "private" / "shards").mkdir(parents=True)
     (run / "private" / "shards" / "part.parquet").touch()
@@ -160,7 +158,7 @@ def test_the_private_folder_of_any_run_is_private(beside: str, home: Path) -> No
     assert _said(run / "synthetic.parquet", "talk") == "", "what was released is public"
 
 
-def test_nothing_that_a_finished_run_keeps_private_is_taken_for_public(bench: Bench) -> None:
+def test_nothing_that_a_finished_run_keeps_private_is_taken_for_public(bench):
     """A real run, so that the names of its files are those that are looked for."""
     run = bench.run().path
     assert _said(run / "private", "talk")

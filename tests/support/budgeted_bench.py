@@ -59,7 +59,6 @@ def open_account(url: str, trials: float) -> None:
 
 
 def lines(url: str, account: str = "chat") -> list[tuple[str, int, str]]:
-    """Release, rung and state of every charge of an account that is within its cap."""
     with Ledger.open(url) as ledger:
         ledger.verify()
         assert ledger.status(account).share <= 1

@@ -57,19 +57,17 @@ DEAR = ("toy_twice", "two_stage")  # three trainings, and two
 
 
 def small_corpus(folder: Path, users: list[str]) -> Path:
-    """A corpus of these users, in the folder of the job."""
+    names = ("who", "said", "intent", "slots", "parse")
     rows = []
     for number in range(SENTENCES):
         for at, user in enumerate(users):
             text = ("we like soup today", "you go home now", "my cat sat on the mat")[(at + number) % 3]
-            rows.append((user, text, *labelled(text), "(Yield (Any))"))
-    columns = zip(("who", "said", "intent", "slots", "parse"), map(list, zip(*rows, strict=True)), strict=True)
-    pq.write_table(pa.table(dict(columns)), folder / "talk.parquet")
+            rows.append(dict(zip(names, (user, text, *labelled(text), "(Yield (Any))"), strict=True)))
+    pq.write_table(pa.Table.from_pylist(rows), folder / "talk.parquet")
     return folder / "talk.parquet"
 
 
 def smallest_recipe(name: str, folder: Path, base: Path, bert: Path, ledger: str = "ledger") -> rp.Recipe:
-    """The smallest recipe of a method, with corpus, key and ledger in a folder."""
     every = {
         "corpus": {"source": str(folder / "talk.parquet"), "user": "who", "text": "said"},
         "privacy": small_privacy(folder, ledger) | {"epsilon": 20.0},

@@ -3,12 +3,9 @@
     python -m tests.support.pins BEFORE.json                              # at one commit
     python -m tests.support.pins AFTER.json --compare BEFORE.json         # at another, on the same machine
 
-The second prints what differs and exits with 1 if anything does. With `--methods toy,seqpate` fewer methods run. Two at
-once would be in each other's way.
-
-The keys are fixed, the ledger's clock stands still when an account is opened (its first entry names the streams of
-noise), and the noise of the gate, which has no seed, is replaced by one that has. What is left out varies by itself:
-hashes of the chain, which hold times, and versions. A figure of floating point may differ on another machine.
+The second prints what differs and exits with 1 if anything does; `--methods toy,seqpate` runs fewer. The keys are
+fixed, the ledger's clock stands still when an account is opened (its first entry names the streams of noise), and the
+noise of the gate, which has no seed, is replaced by one that has. What varies by itself is left out.
 """
 
 import argparse
@@ -31,9 +28,10 @@ sys.path.extend(map(os.path.abspath, ("tests", "tests/support")))
 
 import numpy as np
 import pyarrow.parquet as pq
+import torch
 from conftest import PUBLIC_SENTENCES
 from every_method import small_corpus, smallest_recipe
-from safetensors import safe_open
+from safetensors.torch import load_file
 from small_tagger import save_tiny_bert, save_tiny_llama
 from toy_bench import QUIET
 
@@ -51,8 +49,6 @@ BY_TIME = ("renew", "takeover")  # entries of the ledger
 
 
 class _Still(datetime):
-    """A clock that stands still."""
-
     @classmethod
     def now(cls, tz: Any = UTC) -> "_Still":
         return cls(2026, 1, 1, tzinfo=tz)
@@ -62,16 +58,13 @@ class _Still(datetime):
 def known_randomness() -> Iterator[None]:
     dice = np.random.default_rng(7)
 
-    def gaussian(signal: Any, std: float) -> Any:
-        return signal + np.rint(dice.normal(0, std, signal.shape)).astype(np.int64)
-
-    def laplace(signal: Any, scale: float) -> Any:
-        return signal + np.rint(dice.laplace(0, scale, signal.shape)).astype(np.int64)
+    def drawn(family: Any) -> Any:
+        return lambda signal, scale: signal + np.rint(family(0, scale, signal.shape)).astype(np.int64)
 
     with (
         patch.object(opening, "datetime", _Still),
-        patch.object(noise, "add_discrete_gaussian", gaussian),
-        patch.object(noise, "add_discrete_laplace", laplace),
+        patch.object(noise, "add_discrete_gaussian", drawn(dice.normal)),
+        patch.object(noise, "add_discrete_laplace", drawn(dice.laplace)),
     ):
         yield
 
@@ -86,9 +79,11 @@ def pinned(method: str) -> dict[str, Any]:
     files = [path for path in sorted(out.rglob("*")) if path.relative_to(out).parts[0] not in NOT_RELEASED]
     with rp.Ledger.open(recipe.privacy.ledger) as ledger:
         book = [entry for account in ledger.accounts() for entry in ledger.entries(account.name)]
-    named = [(each.kind, each.account, each.release_id, each.rung, each.input_digest) for each in book]
-    priced = [(each.events, each.cost, each.balance) for each in book]
-    charges = [[*name, *price] for name, price in zip(named, priced, strict=True) if name[0] not in BY_TIME]
+    charges = [
+        [each.kind, each.account, each.release_id, each.rung, each.input_digest, each.events, each.cost, each.balance]
+        for each in book
+        if each.kind not in BY_TIME
+    ]
     return {
         "certificate": {key: value for key, value in certificate.items() if key not in VARYING},
         "charges": charges,
@@ -104,22 +99,18 @@ def _content(path: Path) -> str:
         table = pq.read_table(path)
         data = repr((str(table.schema.remove_metadata()), table.to_pylist())).encode()
     elif path.suffix == ".safetensors":
-        with safe_open(path, "pt") as tensors:
-            data = repr([(name, _of_tensor(tensors.get_tensor(name))) for name in sorted(tensors.keys())]).encode()
+        data = repr(sorted((name, _of_tensor(tensor)) for name, tensor in load_file(path).items())).encode()
     else:
         data = path.read_bytes()
     return hashlib.sha256(data).hexdigest()
 
 
 def _of_tensor(tensor: Any) -> tuple[Any, ...]:
-    import torch
-
     content = tensor.contiguous().view(torch.uint8).numpy().tobytes()
     return str(tensor.dtype), tuple(tensor.shape), hashlib.sha256(content).hexdigest()
 
 
 def differences(before: Any, after: Any, where: str = "") -> Iterator[str]:
-    """Where two JSON values differ, in lines."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted(before.keys() | after.keys()):
             yield from differences(before.get(key), after.get(key), f"{where}/{key}")
@@ -136,7 +127,7 @@ def main() -> int:
     parser.add_argument("--compare", type=Path)
     parser.add_argument("--methods", default=",".join(METHODS))
     given = parser.parse_args()
-    out, methods, found = given.out, given.methods.split(","), {}
+    methods, found = given.methods.split(","), {}
     before = json.loads(given.compare.read_text()) if given.compare else None
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
@@ -146,7 +137,7 @@ def main() -> int:
     for method in methods:
         found[method] = json.loads(json.dumps(pinned(method)))
         print(f"{method}: {len(found[method]['charges'])} entries, {len(found[method]['files'])} files", flush=True)
-    out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    given.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     if before is None:
         return 0
     different = list(differences({name: before.get(name) for name in methods}, found))

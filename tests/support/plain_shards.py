@@ -34,7 +34,6 @@ EVENTS = [{"kind": "gaussian", "sigma_eff": 10.0, "q": None, "count": 25, "sensi
 
 
 def write_shards(table: pa.Table, key: Key, recipe: Any, out: Path, parts: int) -> None:
-    """Write shards of a table of user, text and labels into a folder that is not there yet."""
     out.mkdir(parents=True)
     layout = Layout(recipe.corpus, parts, 1, recipe.privacy.unit)
     prepared, dropped = prepare(table, key, layout)

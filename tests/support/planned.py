@@ -12,6 +12,5 @@ def mechanism(recipe: Recipe, stage: str) -> Any:
 
 
 def mechanisms(recipe: Recipe) -> dict[str, Any]:
-    """The mechanisms of all stages that have one, by name."""
     plan = method_of(recipe).planned(recipe)
     return {stage.name: stage.mechanism for stage in plan.stages if stage.mechanism is not None}

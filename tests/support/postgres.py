@@ -1,7 +1,6 @@
 """PostgreSQL servers for tests: real ones, whose files are in memory where the machine has a place for that.
 
-Nothing is written through to a disk. That matters when a server or its machine is lost, and tests kill clients alone:
-what a client was told is committed is in the server's memory whatever becomes of the client.
+Nothing is written through to a disk: tests kill clients alone, and what these were told is in the server's memory.
 """
 
 import os

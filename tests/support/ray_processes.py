@@ -9,7 +9,6 @@ import psutil
 
 
 def actors_of(kind: str) -> list[psutil.Process]:
-    """The processes of actors of a class."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it has just ended
@@ -25,3 +24,8 @@ def peak_rise(work: Callable[[], Any]) -> int:
     work()
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(peak.split()[1]) * 1024 - before
+
+
+def log_text(session: Path) -> str:
+    """All that lies in the logs of a session."""
+    return "".join(path.read_text(errors="replace") for path in (session / "logs").rglob("*") if path.is_file())

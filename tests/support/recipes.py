@@ -14,3 +14,11 @@ SEQPATE: dict[str, Any] = {
     "resources": {"actors": 1, "cpus_per_actor": 0.5},  # each actor imports torch
 }
 EVALUATION = {"completions": 4, "nonprivate_steps": 5}
+GENERATOR: dict[str, Any] = {
+    "method": "generator",
+    "codes": {"values": {"topic": ["food", "pets"]}},
+    "training": TRAINING,
+    "generation": {"texts": 12, "max_tokens": 10},
+    "evaluation": EVALUATION,
+    "resources": {"cpus": 1, "actors": 1},
+}

@@ -26,18 +26,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:
-    now = time.monotonic()
-    running = [f"{name} (for {now - begun:.0f} s)" for name, begun in _begun.items()]
+    running = [f"{name} (for {time.monotonic() - begun:.0f} s)" for name, begun in _begun.items()]
     pytest.exit(f"killed while running: {', '.join(running) or 'no test'}", 128 + signal.SIGTERM)
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
-    """A test begins, in this process or in one of xdist's."""
-    _begun[nodeid] = time.monotonic()
+    _begun[nodeid] = time.monotonic()  # in this process or in one of xdist's
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
-    """It has ended."""
     took = time.monotonic() - _begun.pop(nodeid, time.monotonic())
     if took > LONG_SECONDS:
         _long[nodeid] = took
@@ -58,7 +55,6 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Slow tests by name, the slowest first."""
     if _long:
         terminalreporter.section(f"longer than {LONG_SECONDS:.0f} s")
     for name, took in sorted(_long.items(), key=lambda each: -each[1]):

@@ -1,6 +1,5 @@
 """A small corpus and a recipe of SanText, run in this process."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +9,18 @@ from toy_bench import Bench
 import rayprivacy as rp
 from rayprivacy.api import Result
 
-SETTINGS = {
-    "method": "santext",
+SETTINGS: dict[str, dict[str, Any]] = {
     "corpus": {"max_records_per_user": 4, "holdout": 0.0},
+    "privacy": {"epsilon": 5000.0},
     "sanitize": {"words": 300, "keep": 0.5, "max_tokens": 20, "plus": {"sensitive": 0.8, "p": 0.25}},
     "evaluation": {"attacked": 20},
 }
 
 
 def santext_bench(folder: Path, base: Path) -> Bench:
-    """A folder with a corpus, a recipe of SanText+ and a ledger."""
     found = Bench(folder, base)
-    for name, value in SETTINGS.items():
-        found.blocks[name] = found.blocks.get(name, {}) | value if isinstance(value, Mapping) else value
-    found.blocks["privacy"]["epsilon"] = 5000.0
-    found.blocks["model"] = {"base": str(base)}
+    found.blocks |= {"method": "santext", "model": {"base": str(base)}}
+    found.blocks |= {name: found.blocks.get(name, {}) | block for name, block in SETTINGS.items()}
     found.recipe.write_text(yaml.safe_dump(found.blocks))
     return found
 
@@ -35,12 +31,10 @@ def elsewhere(bench: Bench, name: str, **more: Any) -> Result:
 
 
 def ledger_of(bench: Bench, name: str) -> str:
-    """The ledger of such a run."""
     return f"sqlite:///{bench.folder}/{name}.db"
 
 
 def charges_of(bench: Bench, name: str) -> int:
-    """How many charges it has."""
     with rp.Ledger.open(ledger_of(bench, name)) as ledger:
         ledger.verify()
         return len(ledger.lines("talk"))

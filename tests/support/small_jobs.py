@@ -29,8 +29,8 @@ def sentence(user: int, number: int) -> str:
 
 def write_talk(path: Path, name: str = "user") -> None:
     """A corpus: all sentences of all users, in the columns `who` and `said`."""
-    rows = [(f"{name}-{u}", sentence(u, n)) for u in range(USERS) for n in range(SENTENCES)]
-    pq.write_table(pa.table({"who": [user for user, _ in rows], "said": [text for _, text in rows]}), path)
+    rows = [{"who": f"{name}-{u}", "said": sentence(u, n)} for u in range(USERS) for n in range(SENTENCES)]
+    pq.write_table(pa.Table.from_pylist(rows), path)
 
 
 def known_key(folder: Path) -> str:
@@ -45,12 +45,10 @@ def known_key(folder: Path) -> str:
 
 
 def small_privacy(folder: Path, ledger: str = "ledger") -> dict[str, Any]:
-    """The `privacy` block of a small recipe."""
     return {"ledger": f"sqlite:///{folder}/{ledger}.db", "key": known_key(folder), "account": "talk"}
 
 
 def small_corpus_block(folder: Path) -> dict[str, Any]:
-    """The `corpus` block of a small recipe."""
     return {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2}
 
 
@@ -65,7 +63,6 @@ def ledger_lines(folder: Path, account: str = "talk") -> list[tuple[str, int, st
 
 
 def joining() -> list[str]:
-    """Options of a run that uses the Ray of this process."""
     import ray
 
     return ["-o", f"resources.address={ray.get_runtime_context().gcs_address}"]
@@ -110,7 +107,6 @@ class Job:
         return run_command(words, self.folder, patch)
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """A command of `rayprivacy`: its exit code, and what it said."""
         return command(words, self.folder)
 
     def _run(self, out: str, *args: str) -> list[str]:
@@ -125,11 +121,9 @@ class Job:
 
     def kinds(self, account: str = "talk") -> list[str]:
         """What the verified ledger has of an account, but for leases that others took over or that were renewed."""
-        ledger = Ledger.open(f"sqlite:///{self.folder}/ledger.db")
-        ledger.verify()
-        kinds = [entry.kind for entry in ledger.entries(account) if entry.kind not in ("takeover", "renew")]
-        ledger.close()
-        return kinds
+        with Ledger.open(f"sqlite:///{self.folder}/ledger.db") as ledger:
+            ledger.verify()
+            return [entry.kind for entry in ledger.entries(account) if entry.kind not in ("takeover", "renew")]
 
 
 def job_of(folder: Path, base: Path, **blocks: Any) -> Job:
@@ -140,5 +134,4 @@ def job_of(folder: Path, base: Path, **blocks: Any) -> Job:
         "model": {"base": str(base), "dtype": "float32"},
     }
     more = {name: usual.get(name, {}) | block if isinstance(block, dict) else block for name, block in blocks.items()}
-    (folder / "talk.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(usual | more))))
-    return Job(folder, folder / "talk.yaml")
+    return Job.of(folder, json.loads(json.dumps(usual | more)))

@@ -8,7 +8,6 @@ WORDS = {"soup": "B-food", "bread": "B-food", "home": "B-place", "mat": "B-place
 
 
 def save_tiny_bert(out: Path, sentences: list[str]) -> Path:
-    """Save two layers of width 32 and a WordPiece tokenizer of the words and letters of the sentences."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
@@ -28,23 +27,19 @@ def save_tiny_bert(out: Path, sentences: list[str]) -> Path:
 
 
 def save_tiny_llama(out: Path, sentences: list[str]) -> Path:
-    """Save two layers of width 64 with a tied head, and a tokenizer of 400 tokens that learnt from the sentences."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     bytes_and_merges = Tokenizer(models.BPE())
     bytes_and_merges.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bytes_and_merges.decoder = decoders.ByteLevel()
+    special, alphabet = ["<|endoftext|>", "<|im_end|>"], pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=["<|endoftext|>", "<|im_end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+        vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     bytes_and_merges.train_from_iterator(sentences, trainer)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bytes_and_merges, bos_token="<|endoftext|>", eos_token="<|im_end|>"
-    )
+    marks = dict(zip(("bos_token", "eos_token"), special, strict=True))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytes_and_merges, **marks)
     shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     shape |= {"num_key_value_heads": 2, "max_position_embeddings": 512}
     config = LlamaConfig(initializer_range=0.1, **shape, tie_word_embeddings=True, **_marks(tokenizer))
@@ -52,7 +47,6 @@ def save_tiny_llama(out: Path, sentences: list[str]) -> Path:
 
 
 def save_tiny_gpt2(out: Path, llama: Path) -> Path:
-    """Save two layers of width 32 with the tokenizer of a tiny Llama."""
     from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
     tokenizer = AutoTokenizer.from_pretrained(llama)

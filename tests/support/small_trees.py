@@ -16,7 +16,6 @@ USERS, TURNS = 30, 4
 
 
 def pair(dice: random.Random) -> tuple[str, str]:
-    """An utterance and its tree."""
     (day, name), thing = dice.choice(list(DAYS.items())), dice.choice(THINGS)
     return dice.choice(
         [
@@ -45,21 +44,15 @@ def write_corpus(folder: Path, users: int = USERS, turns: int = TURNS) -> None:
     (folder / "api.txt").write_text("\n".join([*FUNCTIONS, *DAYS.values()]))
 
 
+def _object(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False, **more}
+
+
+BOTH = ["intent", "slots"]
+WORD = {"type": "string", "maxLength": 8}
 SCHEMA = {
     "anyOf": [
-        {
-            "type": "object",
-            "properties": {
-                "intent": {"const": intent},
-                "slots": {
-                    "type": "object",
-                    "properties": {name: {"type": "string", "maxLength": 8} for name in slots},
-                    "additionalProperties": False,
-                },
-            },
-            "required": ["intent", "slots"],
-            "additionalProperties": False,
-        }
+        _object({"intent": {"const": intent}, "slots": _object(dict.fromkeys(slots, WORD))}, required=BOTH)
         for intent, slots in {"Play": ("artist", "track"), "Stop": ()}.items()
     ]
 }
@@ -69,23 +62,18 @@ def write_requests(folder: Path, users: int = USERS, turns: int = TURNS) -> None
     """`requests.parquet`, private, whose structures are JSON; `pairs.parquet` and `schema.json`, public."""
     for name, seed, people in (("requests", 1, users), ("pairs", 2, 20)):
         dice = random.Random(seed)
-        rows = [
-            dict(zip(("who", "said", "structure"), (f"user-{n // turns}", *request(dice)), strict=True))
-            for n in range(people * turns)
-        ]
+        rows = []
+        for n in range(people * turns):
+            said, structure = request(dice)
+            rows.append({"who": f"user-{n // turns}", "said": said, "structure": structure})
         pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
     (folder / "schema.json").write_text(json.dumps(SCHEMA))
 
 
 def request(dice: random.Random) -> tuple[str, str]:
     artist, track = dice.choice(("the band", "a girl")), dice.choice(("help", "home"))
-    said, intent, slots = dice.choice(
-        [
-            (f"play {track} by {artist}", "Play", {"artist": artist, "track": track}),
-            (f"play {artist}", "Play", {"artist": artist}),
-            ("stop it", "Stop", {}),
-        ]
-    )
+    both = f"play {track} by {artist}", "Play", {"artist": artist, "track": track}
+    said, intent, slots = dice.choice([both, (f"play {artist}", "Play", {"artist": artist}), ("stop it", "Stop", {})])
     return said, json.dumps({"intent": intent, "slots": slots})
 
 

@@ -1,9 +1,7 @@
 """Time limits that follow the machine: what may take five minutes on a quick one may take longer on a slow or busy one.
 
 A limit is multiplied by how much longer a fixed piece of work takes here than on the machine the limits were made for,
-in CPU time, and by how many processes want each core. The first is measured once, by the process that starts the
-session, and told to all others through the environment. The second is read whenever a limit is set, since load comes
-and goes.
+in CPU time, measured once, and by how many processes want each core, which is read whenever a limit is set.
 """
 
 import os
@@ -26,12 +24,10 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Any:
-    """The limit of a test, by its marker or that of all, made longer."""
     return pytest_timeout.pytest_timeout_set_timer(item, settings._replace(timeout=patience(settings.timeout)))
 
 
 def patience(seconds: float) -> float:
-    """What a limit of so many seconds is on this machine, now."""
     waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
     return seconds * min(MOST, _speed() * max(1.0, waiting))
 

@@ -19,8 +19,6 @@ QUIET = Console(quiet=True)
 
 
 class Bench:
-    """A folder with a corpus, a recipe of the toy and a ledger."""
-
     def __init__(self, folder: Path, base: Path) -> None:
         self.folder = folder
         self.talk("talk.parquet", USERS)
@@ -38,9 +36,12 @@ class Bench:
         return self.folder / "toy.yaml"
 
     def talk(self, file: str, users: int, name: str = "user") -> None:
-        rows = [(f"{name}-{u}", f"{SPOKEN} {'word ' * ((u + n) % 14)}{u} {n}") for u in range(users) for n in range(4)]
-        table = pa.table({"who": [user for user, _ in rows], "said": [text for _, text in rows]})
-        pq.write_table(table, self.folder / file)
+        rows = [
+            {"who": f"{name}-{u}", "said": f"{SPOKEN} {'word ' * ((u + n) % 14)}{u} {n}"}
+            for u in range(users)
+            for n in range(SENTENCES)
+        ]
+        pq.write_table(pa.Table.from_pylist(rows), self.folder / file)
 
     def load(self, overrides: Mapping[str, Any] | None = None) -> rp.Recipe:
         return rp.load_recipe(self.recipe, overrides or {})

@@ -40,14 +40,10 @@ class ToyConfig(Config):
 
 
 class ToyPrivacy(PrivacyConfig):
-    """The `privacy` block: plain Gaussian noise."""
-
     composition: Literal["gdp", "zcdp", "rdp", "pld"] = "gdp"
 
 
 class ToyRecipe(Recipe):
-    """A recipe of the toy."""
-
     method: Literal["toy"] = "toy"
     privacy: ToyPrivacy = ToyPrivacy()
     generation: SamplingConfig = SamplingConfig(texts=8)
@@ -59,17 +55,12 @@ def mechanism_of(recipe: ToyRecipe) -> HistogramMechanism:
 
 
 def plan(recipe: ToyRecipe) -> Plan:
-    mechanism, chunks = mechanism_of(recipe), recipe.toy.chunks
+    mechanism, chunks, private = mechanism_of(recipe), recipe.toy.chunks, "private text"
+    charges, work = (mechanism.event,) * chunks, (Work("chunks_done", chunks),)
     return Plan(
         stages=(
-            Stage(LENGTHS, "private text", f"{BINS} bins", (mechanism.event,)),
-            Stage(
-                CHUNKS,
-                "private text",
-                charges=(mechanism.event,) * chunks,
-                chunked=True,
-                work=(Work("chunks_done", chunks),),
-            ),
+            Stage(LENGTHS, private, f"{BINS} bins", (mechanism.event,)),
+            Stage(CHUNKS, private, charges=charges, chunked=True, work=work),
             Stage(TEXT, "the released model", f"{recipe.generation.texts} texts"),
         ),
         protection=mechanism.protection,
@@ -111,16 +102,17 @@ def length_sums(shards: Path, parts: int, mechanism: HistogramMechanism) -> Priv
         for row in read_part(shards, part).to_pylist():
             own = counts.setdefault(str(row["user"]), np.zeros(BINS, dtype=np.int64))
             own[min(len(str(row["text"]).split()) // WIDTH, BINS - 1)] += 1
-        if counts:
-            total += mechanism.contribution(np.stack(list(counts.values())))
+        total += mechanism.contribution(np.stack(list(counts.values()))) if counts else 0
     return Private(total)
 
 
 def save_sharper(context: Any, sharpness: float) -> None:
+    import torch
+
     from rayprivacy.models.save import save_model
 
     model = context.backbone.model
-    with __import__("torch").no_grad():
+    with torch.no_grad():
         model.get_output_embeddings().weight.mul_(1 + 0.1 * sharpness)
     save_model(model, context.backbone.tokenizer, context.run.root / "model", context.recipe.release_id, "A toy.")
 
@@ -140,17 +132,12 @@ def nothing(labels: Any) -> str:
     return ""
 
 
-METHOD = Method(
-    recipe=ToyRecipe,
-    card=Card(
-        citation="the toy of the tests",
-        sentence="how long private texts are was counted with noise, and texts of public words are as long.",
-        private=(("corpus", "the raw text"), ("users", "one id each"), ("lengths", "counted")),
-        released=(("counts", "with noise"), ("synthetic text", "new writing"), ("report", "this page")),
-        models=BASE | {"toy": "Toy (this run)"},
-        ours="toy",
-    ),
-    plan=plan,
-    run=run,
-    reading=reading,
+CARD = Card(
+    citation="the toy of the tests",
+    sentence="how long private texts are was counted with noise, and texts of public words are as long.",
+    private=(("corpus", "the raw text"), ("users", "one id each"), ("lengths", "counted")),
+    released=(("counts", "with noise"), ("synthetic text", "new writing"), ("report", "this page")),
+    models=BASE | {"toy": "Toy (this run)"},
+    ours="toy",
 )
+METHOD = Method(recipe=ToyRecipe, card=CARD, plan=plan, run=run, reading=reading)

@@ -23,8 +23,6 @@ STAGE, WORDS = "sanitised text", ("yes", "no", "maybe")
 
 
 class SwapConfig(Config):
-    """The `swap` block."""
-
     epsilon: float = Field(default=0.5, gt=0)
     words: int = Field(default=4, ge=1)
 
@@ -79,18 +77,13 @@ def run(context: Any) -> Output:
     return Output()
 
 
-METHOD = Method(
-    recipe=SwapRecipe,
-    card=Card(
-        citation="the swapper of the tests",
-        sentence="every word was swapped by a coin.",
-        private=(("corpus", "the raw text"), ("words", "swapped")),
-        released=(("sanitised text", "word for word"), ("report", "this page")),
-        text="Private text with other words. It was made by",
-        texts="sanitized.parquet",
-        has_model=False,
-    ),
-    plan=plan,
-    run=run,
-    reading="toy_method:reading",
+CARD = Card(
+    citation="the swapper of the tests",
+    sentence="every word was swapped by a coin.",
+    private=(("corpus", "the raw text"), ("words", "swapped")),
+    released=(("sanitised text", "word for word"), ("report", "this page")),
+    text="Private text with other words. It was made by",
+    texts="sanitized.parquet",
+    has_model=False,
 )
+METHOD = Method(recipe=SwapRecipe, card=CARD, plan=plan, run=run, reading="toy_method:reading")

@@ -12,8 +12,6 @@ from rayprivacy.runs.plan import Plan
 
 
 class SelectiveRecipe(toy_method.ToyRecipe):
-    """A recipe of the toy, for a policy."""
-
     method: Literal["toy_selective"] = "toy_selective"  # type: ignore[assignment]
     policy: str = "digits"
 
@@ -39,6 +37,5 @@ def run(context: Any) -> Output | None:
     return toy_method.run(context, mechanism_of(context.recipe))
 
 
-METHOD = Method(
-    recipe=SelectiveRecipe, card=toy_method.METHOD.card, plan=plan, run=run, reading=toy_method.METHOD.reading
-)
+CARD, READING = toy_method.CARD, toy_method.reading
+METHOD = Method(recipe=SelectiveRecipe, card=CARD, plan=plan, run=run, reading=READING)

@@ -1,7 +1,6 @@
-"""A method with two trainings of equal settings in one release.
+"""A method with two trainings of equal settings in one release, and a third with less noise from step to step.
 
-The noise of the second falls from step to step, and so does what it hides of a text: its first steps read a version of
-each row without its last word.
+Its first steps read a version of each row without its last word.
 """
 
 from dataclasses import dataclass, replace
@@ -9,6 +8,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from toy_method import nothing
 
 from rayprivacy.accounting.schedule import Levels, NoiseSchedule
 from rayprivacy.blocks.steps_plan import training_stage
@@ -28,8 +28,6 @@ FIRST, SECOND, DECAYING, TEXT = "first training", "second training", "decaying t
 
 
 class TwicePrivacy(PrivacyConfig):
-    """The `privacy` block: sampled steps."""
-
     composition: Literal["rdp", "pld"] = "rdp"
 
 
@@ -52,8 +50,6 @@ class TwiceRecipe(Recipe):
 
 @dataclass(frozen=True)
 class Decaying(NoiseSchedule):
-    """Noise that falls by a tenth from one step to the next."""
-
     @property
     def falls(self) -> bool:
         return True
@@ -92,9 +88,11 @@ def run(context: Any) -> Output | None:
     optimizer = recipe.training.optimizer.model_copy(update={"learning_rate": 1e-3})
     settings = recipe.training.model_copy(update={"optimizer": optimizer})
     for name in mechanisms(recipe):
-        read = by_step(recipe) if name == DECAYING else reading(recipe)
+        read = reading(recipe)
+        read = replace(read, text=less, versions=2, version_of=late) if name == DECAYING else read
         trained = train(context, name, Training(read, recipe.adapter, settings, recipe.resources))
-        context.run.public(f"weights of {name}").write_bytes(b"".join(map(_bytes, trained.weights.value.values())))
+        weights = [tensor.numpy().tobytes() for tensor in trained.weights.value.values()]
+        context.run.public(f"weights of {name}").write_bytes(b"".join(weights))
     if context.stops_early:
         return None
     with context.stage(TEXT):
@@ -105,21 +103,8 @@ def run(context: Any) -> Output | None:
     return Output()
 
 
-def _bytes(tensor: Any) -> bytes:
-    return bytes(tensor.numpy().tobytes())
-
-
 def reading(recipe: TwiceRecipe) -> Reading:
     return Reading(recipe.privacy.unit, (), nothing, recipe.training.max_tokens)
-
-
-def by_step(recipe: TwiceRecipe) -> Reading:
-    """The same, but the first two steps read a row without its last word."""
-    return Reading(recipe.privacy.unit, (), nothing, recipe.training.max_tokens, text=less, versions=2, version_of=late)
-
-
-def nothing(row: Any) -> str:
-    return ""
 
 
 def less(row: Any, version: int) -> str:
@@ -131,15 +116,10 @@ def late(step: int) -> int:
     return int(step >= 2)
 
 
-METHOD = Method(
-    recipe=TwiceRecipe,
-    card=Card(
-        citation="the twice trained of the tests",
-        sentence="a model was trained three times.",
-        private=(("corpus", "the raw text"), ("users", "one id each")),
-        released=(("models", "noisy steps"), ("synthetic text", "new writing")),
-    ),
-    plan=plan,
-    run=run,
-    reading=reading,
+CARD = Card(
+    citation="the twice trained of the tests",
+    sentence="a model was trained three times.",
+    private=(("corpus", "the raw text"), ("users", "one id each")),
+    released=(("models", "noisy steps"), ("synthetic text", "new writing")),
 )
+METHOD = Method(recipe=TwiceRecipe, card=CARD, plan=plan, run=run, reading=reading)

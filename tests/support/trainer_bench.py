@@ -28,8 +28,6 @@ class _Written(UserCallback):
 
 
 class TrainerBench:
-    """A folder with a ledger and a storage, and the tiny model."""
-
     def __init__(self, folder: Path, base: Path) -> None:
         self.folder, self.base = folder, base
 

@@ -32,7 +32,7 @@ from typing import Any
 
 SOCKET = "RAYPRIVACY_TEST_ZYGOTE"
 WORKER = Path(__file__).with_name("forked_worker.py")
-WORD = 16
+LARGEST = 1 << 20  # an order is one message, and so are its answers: the process, and its exit code
 WARM = """
 torch torch.func torch.utils.checkpoint transformers transformers.models.llama.modeling_llama peft accelerate tokenizers
 safetensors.torch gguf numpy pandas polars pyarrow.parquet pyarrow.csv pyarrow.json pyarrow.dataset scipy.stats
@@ -56,18 +56,16 @@ class Forked:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.returncode: int | None = None
-        self.pid = int(connection.recv(WORD))
+        self.pid = int(connection.recv(LARGEST))
 
     def poll(self) -> int | None:
-        """The exit code, if it has ended."""
         return self.wait(0) if select.select([self._connection], [], [], 0)[0] else self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, as soon as there is one; TimeoutExpired if it runs on."""
         if self.returncode is None:
             if not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
-            self.returncode = int(self._connection.recv(WORD) or -signal.SIGKILL)
+            self.returncode = int(self._connection.recv(LARGEST) or -signal.SIGKILL)
             self._connection.close()
         return self.returncode
 
@@ -79,11 +77,10 @@ def fork(
 
     `env` is its whole environment, `streams` the file descriptors of its standard output and its standard error.
     """
-    connection = socket.socket(socket.AF_UNIX)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(os.environ[SOCKET])
-    order = json.dumps({"argv": [*argv], "code": code, "env": {**env}, "cwd": str(cwd)}).encode()
-    socket.send_fds(connection, [str(len(order)).encode().ljust(WORD)], [*streams])
-    connection.sendall(order)
+    order = {"argv": [*argv], "code": code, "env": {**env}, "cwd": str(cwd)}
+    socket.send_fds(connection, [json.dumps(order).encode()], [*streams])
     return Forked(connection)
 
 
@@ -130,7 +127,7 @@ def fork_workers() -> None:
 
 
 def _serve(address: str) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(address)
         server.listen(128)
         print(flush=True)
@@ -148,8 +145,7 @@ def _serve(address: str) -> None:
 
 def _received(connection: socket.socket) -> tuple[bytes, list[int]]:
     """An order, and what it comes with: the connection, and places for the output."""
-    head, streams, _, _ = socket.recv_fds(connection, WORD, 2)
-    order = connection.recv(int(head or 0), socket.MSG_WAITALL)
+    order, streams, _, _ = socket.recv_fds(connection, LARGEST, 2)
     return order, [connection.detach(), *streams]
 
 
@@ -168,8 +164,7 @@ class _WithRay:
         if self._asked[key] > FEW:
             server = self._servers.pop(key, None) or self._start(key, handles)
             self._servers[key] = server
-            socket.send_fds(server, [str(len(order)).encode().ljust(WORD)], handles)
-            server.sendall(order)
+            socket.send_fds(server, [order], handles)
         else:
             _attend_apart(order, handles, [*self._foreign, *self._servers.values()])
         for handle in handles:
@@ -179,7 +174,7 @@ class _WithRay:
         """Fork a server: where it takes its orders. It ends when nobody can send any more."""
         if len(self._servers) == MOST:
             self._servers.pop(next(iter(self._servers))).close()
-        ours, theirs = socket.socketpair(socket.AF_UNIX)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             try:
                 for each in (ours, *self._foreign, *self._servers.values()):
@@ -197,7 +192,6 @@ class _WithRay:
 
 
 def _settings(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that Ray reads when it is imported."""
     return {name: env[name] for name in sorted(env) if name == "HOME" or (name.startswith("RAY_") and name not in LATE)}
 
 
@@ -220,10 +214,10 @@ def _import_ray(settings: Mapping[str, str]) -> None:
 
 def _serve_with_ray(orders: socket.socket) -> None:
     while True:
-        head, handles, _, _ = socket.recv_fds(orders, WORD, 3)
-        if not head:
+        order, handles, _, _ = socket.recv_fds(orders, LARGEST, 3)
+        if not order:
             return
-        _attend_apart(orders.recv(int(head), socket.MSG_WAITALL), handles, [orders])
+        _attend_apart(order, handles, [orders])
         for handle in handles:
             os.close(handle)
 
@@ -248,13 +242,13 @@ def _attend(connection: socket.socket, streams: list[int], order: dict[str, Any]
         _become(streams, **order)
     for stream in streams:
         os.close(stream)
-    connection.sendall(str(child).encode().ljust(WORD))
+    connection.sendall(str(child).encode())
     handle = os.pidfd_open(child)
     if handle not in select.select([handle, connection], [], [])[0]:
         os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with suppress(OSError):
-        connection.sendall(str(code).encode().ljust(WORD))
+        connection.sendall(str(code).encode())
 
 
 def _become(streams: list[int], argv: list[str], code: str | None, env: dict[str, str], cwd: str) -> None:

@@ -1,7 +1,7 @@
 """Which module kinds have per-example gradients we know, and what these are. Everything else is refused.
 
-Add a layer here: a rule for it in `_RULES`, and the layer in MIDDLES of `tests/models/test_norms_rules.py`, which
-compares its gradients with torch's own.
+Add a layer here: a rule for it in `_RULES`, and the layer in MIDDLES of `tests/proofs/models/test_norms_rules.py`,
+which compares its gradients with torch's own.
 
 A rule turns one use of a module, its input and the gradient by its output, into the terms of its parameters'
 gradients, row by row. A subclass is accepted only where it computes what its base does: an embedding that scales its

@@ -1,8 +1,0 @@
-"""Tiny matrices: one thread is faster than several, above all when the cores are shared."""
-
-import pytest
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread(one_thread: None) -> None:
-    """For every module here."""

@@ -1,0 +1,107 @@
+"""The secret stays in its file, sealed values stay sealed, and files are for their owner whatever the umask is."""
+
+import os
+import pickle
+import stat
+
+import pytest
+
+from rayprivacy.core.errors import ConfigError, KeyFileError, ShardError
+from rayprivacy.core.files import SHARED, append_line, private_directory, write_atomic, write_json
+from rayprivacy.core.keys import KEY_BYTES, Key, Vault, create_key, load_key, load_or_create_key
+from rayprivacy.core.private import Private
+from rayprivacy.core.units import Budget
+
+
+def test_a_key_file_is_whole_and_for_its_owner_only(tmp_path):
+    path = tmp_path / "folder" / "run.key"
+    with pytest.raises(KeyFileError, match="does not exist"):
+        load_key(path)
+    key = load_or_create_key(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(path.read_bytes()) == KEY_BYTES
+    assert load_or_create_key(path).digest("label", "x") == key.digest("label", "x")
+    with pytest.raises(KeyFileError, match="exists"):
+        create_key(path)
+    path.write_bytes(b"short")
+    with pytest.raises(KeyFileError, match="5 bytes"):
+        load_key(path)
+    path.chmod(0o640)
+    with pytest.raises(KeyFileError, match="0640"):
+        load_key(path)
+
+
+def test_fresh_keys_differ(tmp_path):
+    first, second = (create_key(tmp_path / name) for name in ("a", "b"))
+    assert first.digest("label") != second.digest("label")
+    assert not first.is_test_key
+    assert Key.for_tests().is_test_key
+
+
+def test_the_prf_separates_labels_and_parts():
+    key = Key.for_tests()
+    values = [key.integer("shard", "ab", "c"), key.integer("shard", "a", "bc"), key.integer("shard", "abc")]
+    values += [key.integer("holdout", "ab", "c"), key.integer("shard", "ab"), key.integer("shard")]
+    assert len(set(values)) == len(values)
+    assert all(0 <= value < 2**256 for value in values)
+
+
+def test_secrets_and_private_values_neither_print_nor_travel():
+    key, private = Key(b"s" * KEY_BYTES), Private("secret words")
+    for sealed in (key, private, Vault(key, "test")):
+        assert repr(sealed) == f"{type(sealed).__name__}(<sealed>)"
+        assert "s" * 8 not in repr(sealed)
+        assert "words" not in f"{sealed!s} {sealed!r}"
+        with pytest.raises(TypeError, match="never pickled"):
+            pickle.dumps(sealed)
+    assert private.reveal() == "secret words"
+
+
+def test_a_vault_decrypts_what_it_encrypted_and_nothing_else():
+    vault = Vault(Key.for_tests(), "test")
+    data = vault.encrypt(b"states", "one")
+    assert vault.decrypt(data, "one") == b"states"
+    assert vault.encrypt(b"states", "one") != data
+    others = (Vault(Key.for_tests(), "else"), Vault(Key(b"k" * 32), "test"))
+    damaged = ((vault, data, "two"), (vault, data[:-1], "one"), (vault, b"", "one"))
+    for opener, found, context in (*((other, data, "one") for other in others), *damaged):
+        with pytest.raises(ShardError, match="--resume") as caught:
+            opener.decrypt(found, context)
+        assert caught.value.__context__ is None
+
+
+def test_a_budget_without_meaning_is_refused():
+    wrong = [(epsilon, 1e-6) for epsilon in (0.0, -1.0, float("nan"), float("inf"))]
+    for epsilon, delta in (*wrong, (1.0, 0.0), (1.0, 1.0)):
+        with pytest.raises(ConfigError, match="privacy\\."):
+            Budget(epsilon, delta)
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077])
+def umask(request):
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def _mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.usefixtures("umask")
+def test_whatever_is_written_is_for_its_owner(tmp_path):
+    folder = private_directory(tmp_path / "run" / "private")
+    (folder / "json").write_text("{}")
+    (folder / "json").chmod(0o644)  # as files of an older version have it
+    write_atomic(folder / "bytes", b"x")
+    write_json(folder / "json", {})
+    for line in ("one", "two"):
+        append_line(folder / "log", line)
+    assert (folder / "log").read_text() == "one\ntwo\n"
+    assert _mode(folder) == 0o700
+    assert {_mode(path) for path in folder.iterdir()} == {0o600}
+
+
+def test_what_is_made_to_be_shared_can_be_read_by_whom_the_umask_lets(umask, tmp_path):
+    write_atomic(tmp_path / "certificate.json", b"{}", SHARED)
+    assert _mode(tmp_path / "certificate.json") == 0o644 & ~umask

@@ -1,0 +1,245 @@
+"""Every caller of the gate, with made-up answers: another question is another charge, and the same one is not."""
+
+import ast
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from io import StringIO
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file, save_file
+from small_jobs import small_privacy
+
+import rayprivacy
+from rayprivacy.accounting.events import MetricLocalDpEvent
+from rayprivacy.blocks import match as matching
+from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.keys import load_key
+from rayprivacy.core.private import Private, digest_json
+from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
+from rayprivacy.generation.codes import Codes, CodesConfig
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.generator import method as generator
+from rayprivacy.methods.registry import method_of, parse_recipe
+from rayprivacy.methods.santext import method as santext
+from rayprivacy.methods.seqpate import method as seqpate
+from rayprivacy.methods.seqpate.public_side import FIRST
+from rayprivacy.models.features import Queries
+from rayprivacy.models.sentences import SentenceModel
+from rayprivacy.release.gate import VoteManifest
+from rayprivacy.release.histogram import SCALE
+from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.plan import Plan, Stage
+from rayprivacy.tuning import heldout_loss as metric
+from rayprivacy.tuning.space import MetricConfig
+
+PACKAGE = Path(rayprivacy.__file__).parent
+GATE = {"release_votes", "release_histogram", "release_file"}
+TRAINING = {"noise_multiplier": 1.0, "steps": 2}
+FORWARDS = {"runs/context.py"}  # whose functions of these names are how methods come to the gate
+
+
+@dataclass
+class Desk:
+    """Where a caller works: one ledger, one corpus, and a run directory for each time that it asks."""
+
+    folder: Path
+    base: Path
+    patch: pytest.MonkeyPatch
+    ledger: Ledger
+    corpus: str = digest_json("corpus")
+    numbers: Any = field(default_factory=count)
+    said: StringIO = field(default_factory=StringIO)
+
+    def recipe(self, **blocks):
+        data = {"corpus": {"user": "who"}, "model": {"base": str(self.base), "dtype": "float32"}, **blocks}
+        return parse_recipe(data | {"privacy": small_privacy(self.folder) | data.get("privacy", {})})
+
+    def run(self, recipe):
+        out = self.folder / f"out-{next(self.numbers)}"
+        return Run.open(out, recipe, resume=False, console=Console(file=self.said, width=500))
+
+    def context(self, recipe, plan=None):
+        run = self.run(recipe)
+        plan = plan or method_of(run.recipe).planned(run.recipe)
+        self.account(plan.protection)
+        progress: Any = SimpleNamespace(show=lambda *_: None)
+        context = RunContext(run, plan, self.ledger, load_key(Path(recipe.privacy.key)), progress)
+        context.corpus = SimpleNamespace(corpus_digest=lambda _: self.corpus)  # type: ignore[assignment]
+        self.patch.setattr(RunContext, "shard", lambda self: None)
+        return context
+
+    def account(self, protection):
+        rule = "metric" if protection.kind is AccountKind.METRIC_LOCAL else "zcdp"
+        budget = Budget(1000.0, 1e-6)
+        self.ledger.ensure_account("talk", protection.unit, protection.relation, budget, rule, kind=protection.kind)
+
+    def charges(self, release):
+        return self.ledger.charges_of("talk", release)
+
+
+def label_shares(desk, changed, bit):
+    """The generator's control codes; a list of as many other values."""
+    values = {"topic": ("cats", "cars" if changed else "dogs")}
+    corpus, codes = {"user": "who", "labels": ["topic"]}, {"values": {"topic": ["cats", "dogs"]}}
+    recipe = desk.recipe(method="generator", corpus=corpus, codes=codes, training=TRAINING)
+    sums = np.array([9, 5, 2 * SCALE + bit], dtype=np.int64)
+    desk.patch.setattr(generator, "label_sums", lambda *_: Private(sums))
+    context = desk.context(recipe)
+    generator._shares(context, Codes(CodesConfig(values=values), recipe.corpus.labels))
+    return str(context.recipe.release_id)
+
+
+def match_votes(desk, changed, bit):
+    """The topics of other candidates, and the same ones seen by another sentence model."""
+    recipe = desk.recipe(method="seqpate", match={"topics": 2})
+    texts = ["my cat sleeps", "a dog chased it", "the car is red", "an engine and brakes" if changed else "new tyres"]
+    sums = np.full(2 + matching.LENGTHS, SCALE, dtype=np.int64)
+    sums[0] += bit
+    desk.patch.setattr(matching, "shape_votes", lambda *_: Private(sums))
+    if changed == "model":
+        texts[-1] = "new tyres"
+        desk.patch.setattr(SentenceModel, "digest", digest_json("another"))
+    context = desk.context(recipe)
+    pq.write_table(pa.table({"text": texts}), context.run.public("candidates.parquet"))
+    matching.match_texts(context, recipe.match, 2)
+    return str(context.recipe.release_id)
+
+
+def teachers_votes(desk, changed, bit):
+    """The first round of SeqPATE: the queries, the sentences they point into, the teachers, and how they read."""
+    recipe = desk.recipe(method="seqpate", teachers={"count": 5}, votes={"queries": 4, "top_k": 3, "clip": 0.2})
+    context, asked, candidates = desk.context(recipe), [4, 3], torch.arange(12).reshape(4, 3)
+    centre = torch.full(asked, 1 / 3) if changed != "centre" else torch.tensor([[0.5, 0.25, 0.25]] * 4)
+    queries = Queries(
+        hidden=torch.ones(4, 2) * (2 if changed == "hidden" else 1),
+        candidates=candidates + (changed == "candidates"),
+        allowed=torch.tensor([[True, True, changed != "allowed"]] * 4),
+        centre=centre,
+        context=torch.zeros(4, 2, dtype=torch.int64) + (changed == "context"),
+    )
+    FIRST.rows(context.run).write_bytes(b"other sentences" if changed == "rows" else b"sentences")
+    tokenizer = SimpleNamespace(get_vocab=lambda: {"a": 0, "b": 1 + (changed == "words")}, special_tokens_map={})
+    spec = SimpleNamespace(workspace=SimpleNamespace(recipe="others" if changed == "teachers" else "these"))
+    sums = np.zeros((4, 3), dtype=np.int64)
+    sums[0, 0] += bit
+    pool = SimpleNamespace(vote=lambda *_: (Private(sums), VoteManifest(tuple(range(5)))))
+    desk.patch.setattr(seqpate.public_side, "round_queries", lambda *_: queries)
+    desk.patch.setattr(seqpate, "_distilled", lambda *_: None)
+    backbone: Any = SimpleNamespace(tokenizer=tokenizer)
+    seqpate._Asking(context, backbone, [], spec, pool).round(0, None, None)  # type: ignore[arg-type]
+    return str(context.recipe.release_id)
+
+
+def trial_loss(desk, changed, bit):
+    """The charged metric of a search: other weights of the released model, or another tokenizer beside them."""
+    recipe = desk.recipe(method="generator", corpus={"user": "who", "holdout": 0.2}, training=TRAINING)
+    run, config = desk.run(recipe), MetricConfig(name="heldout_loss", noise_multiplier=0.5)
+    model = run.root / "model"
+    shutil.copytree(desk.base, model)
+    if changed == "weights":
+        weights = {name: each.clone() for name, each in load_file(model / "model.safetensors").items()}
+        next(iter(weights.values())).view(-1)[0] += 1e-3
+        save_file(weights, model / "model.safetensors", {"format": "pt"})
+    if changed == "tokenizer":
+        rules = (path := model / "tokenizer.json").read_text()
+        path.write_text(rules.replace('"add_prefix_space": false', '"add_prefix_space": true'))
+    desk.account(Protection(PrivacyUnit.USER))
+    desk.patch.setattr(metric, "read_manifest", lambda _: SimpleNamespace(corpus_digest=lambda _: desk.corpus))
+    desk.patch.setattr(metric, "_sums", lambda *_: np.array([300 * SCALE + bit, 500 * SCALE], dtype=np.int64))
+    metric.heldout_loss(run, config, 1)
+    return metric.report_release(config, run.recipe, 1)
+
+
+def sanitised_file(desk, changed, bit):
+    """SanText's file, drawn from another vocabulary; of equal words, say."""
+    recipe = desk.recipe(method="santext", privacy={"composition": "metric", "epsilon": 500.0})
+    vocabulary = SimpleNamespace(digest=digest_json(["vocabulary", changed]), words=("a", "b"))
+    found = SimpleNamespace(vocabulary=vocabulary, mechanism=None, keep=0.5)
+    desk.patch.setattr(santext.mechanisms, "confirmed", lambda each: each)
+    desk.patch.setattr(santext, "sanitise_parts", lambda *_: iter(()))
+    desk.patch.setattr(santext, "write_release", lambda _job, _parts, path: path.write_bytes(b"equal words"))
+    protection = Protection(PrivacyUnit.USER, NeighbouringRelation.REPLACE, AccountKind.METRIC_LOCAL)
+    stage = Stage(santext.plan.WORDS, "private text", charges=(MetricLocalDpEvent(1.0, 1.0, 1),), mechanism=found)
+    context = desk.context(recipe, Plan((stage,), protection, "", (), protects="words"))
+    santext.run(context)
+    return str(context.recipe.release_id)
+
+
+CASES: dict[str, tuple[Callable[[Desk, str, int], str], str]] = {  # and what changes a question
+    "methods/generator/method.py _shares": (label_shares, "values"),
+    "blocks/match.py match_texts": (match_votes, "candidates model"),
+    "methods/seqpate/method.py round": (teachers_votes, "hidden candidates allowed centre context rows words teachers"),
+    "tuning/heldout_loss.py heldout_loss": (trial_loss, "weights tokenizer"),
+    "methods/santext/method.py run": (sanitised_file, "vocabulary"),
+}
+CHANGES = [(caller, changed) for caller, (_, changes) in CASES.items() for changed in changes.split()]
+
+
+@pytest.fixture
+def desk(tmp_path, tiny_base, monkeypatch):
+    return Desk(tmp_path, tiny_base, monkeypatch, Ledger.open(f"sqlite:///{tmp_path}/ledger.db"))
+
+
+def test_every_caller_of_the_gate_has_a_case():
+    def asks(node):
+        return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in GATE
+
+    callers = {
+        f"{path.relative_to(PACKAGE)} {function.name}"
+        for path in PACKAGE.rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef) and any(map(asks, ast.walk(function)))
+        if str(path.relative_to(PACKAGE)) not in FORWARDS
+    }
+    assert callers == set(CASES)
+
+
+@pytest.mark.parametrize(("caller", "changed"), CHANGES)
+def test_another_question_with_an_equal_answer_is_another_charge_and_draw(desk, caller, changed):
+    ask = CASES[caller][0]
+    release = ask(desk, "", 0)
+    assert len(desk.charges(release)) == 1
+    assert ask(desk, changed, 0) == release, "the recipe says the same"
+    first, second = desk.charges(release)
+    assert first.input_digest != second.input_digest
+
+
+@pytest.mark.parametrize("caller", CASES)
+def test_the_same_question_of_one_corpus_is_one_charge_whatever_is_answered(desk, caller):
+    ask = CASES[caller][0]
+    release = ask(desk, "", 0)
+    (charge,) = desk.charges(release)
+    stored = desk.ledger.output(charge)
+    with suppress(ReleaseError):  # a file that lies in another run directory is not made again
+        ask(desk, "", 1)
+    assert [desk.ledger.output(each) for each in desk.charges(release)] == [stored]
+    ask(replace(desk, corpus=digest_json("another")), "", 0)
+    assert len({charge.input_digest for charge in desk.charges(release)}) == 2
+
+
+def test_a_release_that_was_named_by_its_answer_is_paid_anew_and_said_to_be(desk):
+    """Charges of before 0.6.0 stay what they are, and count; what they were an answer to, nobody can say."""
+    (charge,), answer = desk.charges(label_shares(desk, "", 0)), digest_json("an answer")
+    old = desk.ledger.reserve("talk", "earlier", answer, charge.event, protection=Protection(PrivacyUnit.USER))
+    desk.ledger.commit_output(desk.ledger.start(old), b"old")
+    desk.patch.setattr(type(parse_recipe({"method": "generator"})), "release_id", "earlier")
+    assert "charges like this one" not in desk.said.getvalue()
+    for _ in range(2):
+        label_shares(desk, "", 0)
+    assert len(desk.charges("earlier")) == 2
+    assert desk.ledger.output(old) == b"old"
+    desk.ledger.verify()
+    sentence = "account 'talk' has 2 charges like this one for the release, and a run makes 1: it was charged before"
+    assert desk.said.getvalue().count(sentence) == 2, "once in each run"

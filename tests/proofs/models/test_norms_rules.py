@@ -1,0 +1,299 @@
+"""Norms and sums of units' gradients, by the rule of each module, are those of the gradients themselves."""
+
+import itertools
+import math
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.gemma3.modeling_gemma3 import Gemma3TextScaledWordEmbedding
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.dpsgd.clipping import Clipping
+from rayprivacy.models.norms import Recorder, terms
+from rayprivacy.models.norms.parameter import ParameterGradient
+from rayprivacy.models.norms.terms import Dense, Outer, Rows, Weights
+
+ROWS, TOKENS, STATES = 4, 5, 6
+
+
+class _Reader(nn.Module):
+    """An embedding, something in the middle, and one loss per row."""
+
+    def __init__(self, middle, padding=None):
+        super().__init__()
+        self.words = nn.Embedding(11, STATES, padding_idx=padding)
+        self.middle = middle
+        self.last = nn.Linear(STATES, 3)
+
+    def forward(self, ids):
+        return self.last(self.middle(self.words(ids))).square().sum((1, 2))
+
+
+class _Twice(nn.Module):
+    """One linear layer that is used twice, with a change in place in between."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(STATES, STATES)
+
+    def forward(self, states):
+        return self.layer(input=self.layer(states).mul_(0.5))
+
+
+class _Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(STATES, STATES), nn.Tanh(), nn.Linear(STATES, STATES))
+        self.seen: list[weakref.ref[Tensor]] = []
+        self.block[2].register_forward_pre_hook(lambda _, inputs: self.seen.append(weakref.ref(inputs[0])))
+
+    def forward(self, states):
+        return checkpoint(self.block, states, use_reentrant=False)
+
+
+MIDDLES: dict[str, Callable[[], nn.Module]] = {
+    "linear without bias": lambda: nn.Linear(STATES, STATES, bias=False),
+    "layer norm": lambda: nn.LayerNorm(STATES, eps=1e-3),
+    "layer norm without bias": lambda: nn.LayerNorm(STATES, bias=False),
+    "torch rms": lambda: nn.RMSNorm(STATES),
+    "torch rms with eps": lambda: nn.RMSNorm(STATES, eps=1e-2),
+    "llama rms": lambda: LlamaRMSNorm(STATES),
+    "qwen rms": lambda: Qwen3RMSNorm(STATES),
+    "gemma rms": lambda: GemmaRMSNorm(STATES),
+    "used twice": _Twice,
+    "checkpointed": _Checkpointed,
+}
+
+
+@pytest.mark.parametrize("name", MIDDLES)
+@pytest.mark.parametrize("padding", [None, 3])
+def test_norms_and_sums_are_those_of_rows_alone(name, padding):
+    torch.manual_seed(3)
+    model = _Reader(MIDDLES[name](), padding)
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    ids = torch.randint(0, 5, (ROWS, TOKENS))
+    recorder = Recorder(model)
+    with recorder.recording():
+        losses = model(ids)
+    recorder.differentiate(losses)
+    assert not any(module._forward_hooks for module in model.modules())
+    squared = recorder.squared_norms(1)
+    rows = [torch.autograd.grad(model(row[None]).sum(), recorder.parameters) for row in ids]
+    expected = torch.stack([torch.stack([part.square().sum() for part in row]) for row in rows])
+    torch.testing.assert_close(squared, expected.double(), rtol=1e-4, atol=1e-6)
+    coefficients = torch.tensor([1.0, 0.5, 0.0, 2.0])
+    sums = recorder.weighted_sums(coefficients)
+    for index, parameter in enumerate(recorder.parameters):
+        total = torch.stack([row[index] for row in rows]).mul(coefficients.view(-1, *[1] * parameter.dim())).sum(0)
+        torch.testing.assert_close(sums[parameter](), total, rtol=1e-4, atol=1e-5, check_dtype=False)
+
+
+def test_checkpointing_keeps_its_saving_of_memory():
+    """The recorder must not hold inputs that checkpointing would drop and compute again."""
+    middle = _Checkpointed()
+    model = _Reader(middle)
+    recorder = Recorder(model)
+    with recorder.recording():
+        losses = model(torch.zeros(ROWS, TOKENS, dtype=torch.long))
+    assert [reference() for reference in middle.seen] == [None]
+    recorder.differentiate(losses)
+    assert len(middle.seen) == 2  # it ran again
+
+
+class _SquaredRMSNorm(LlamaRMSNorm):
+    def forward(self, hidden_states):
+        return super().forward(hidden_states) ** 2
+
+
+class _OtherEpsRMSNorm(LlamaRMSNorm):
+    def forward(self, hidden_states):
+        return self.weight * nn.functional.rms_norm(hidden_states, hidden_states.shape[-1:], eps=1e-3)
+
+
+class _GatedRMSNorm(LlamaRMSNorm):
+    def forward(self, hidden_states, gate=None):
+        states = super().forward(hidden_states)
+        return states if gate is None else states * gate
+
+
+class _Scale(nn.Module):
+    pass
+
+
+def _with(module, name):
+    module.register_parameter(name, nn.Parameter(torch.ones(4)))
+    return module
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "a parameter of its own": (lambda: _with(_Scale(), "gain"), "_Scale"),
+    "bilinear": (lambda: nn.Bilinear(2, 2, 2), "Bilinear"),
+    "convolution": (lambda: nn.Conv2d(1, 1, 1), "Conv2d"),
+    "attention with one matrix": (lambda: nn.MultiheadAttention(4, 2), "MultiheadAttention"),
+    "embedding that scales": (lambda: Gemma3TextScaledWordEmbedding(5, 4, 0, 2.0), "Gemma3TextScaledWordEmbedding"),
+    "embedding with a norm": (lambda: nn.Embedding(5, 4, max_norm=1.0), "Embedding"),
+    "embedding by frequency": (lambda: nn.Embedding(5, 4, scale_grad_by_freq=True), "Embedding"),
+    "sparse embedding": (lambda: nn.Embedding(5, 4, sparse=True), "Embedding"),
+    "layer norm of two axes": (lambda: nn.LayerNorm([2, 3]), "LayerNorm"),
+    "squared norm": (lambda: _SquaredRMSNorm(4), "_SquaredRMSNorm"),
+    "norm of another eps": (lambda: _OtherEpsRMSNorm(4), "_OtherEpsRMSNorm"),
+    "norm with a bias": (lambda: _with(LlamaRMSNorm(4), "bias"), "LlamaRMSNorm"),
+    "batch norm": (lambda: nn.BatchNorm1d(4, affine=False), "batch normalisation"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_rule_is_refused_by_kind(name):
+    make, kind = REFUSED[name]
+    with pytest.raises(ConfigError, match=kind):
+        Recorder(nn.Sequential(nn.Linear(4, 4), make()))
+    if kind != "batch normalisation":
+        assert len(Recorder(nn.Sequential(nn.Linear(4, 4), make().requires_grad_(False))).parameters) == 2
+
+
+def test_a_gate_and_an_axis_that_is_no_longer_the_rows_are_refused():
+    model = nn.Sequential(nn.Flatten(0, 1), nn.Linear(STATES, 1), nn.Unflatten(0, (ROWS, TOKENS)))
+    recorder = Recorder(model)
+    with recorder.recording():
+        losses = model(torch.ones(ROWS, TOKENS, STATES)).sum((1, 2))
+    with pytest.raises(ConfigError, match="shape \\[20, 1\\] for 4 rows"):
+        recorder.differentiate(losses)
+    norm = _GatedRMSNorm(STATES)
+    recorder = Recorder(norm)
+    with pytest.raises(ConfigError, match="2 inputs"), recorder.recording():
+        norm(torch.ones(2, 3, STATES), torch.ones(2, 3, STATES))
+
+
+UNITS, VOCABULARY, WIDTH = 5, 23, 7
+
+
+def _normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _outer(positions, seed):
+    left, right = _normal(UNITS, positions, VOCABULARY, seed=seed), _normal(UNITS, positions, WIDTH, seed=seed + 1)
+    return Outer(left, right), torch.einsum("usn,usm->unm", left.double(), right.double())
+
+
+def _rows(positions, seed):
+    ids = torch.randint(0, 6, (UNITS, positions), generator=torch.Generator().manual_seed(seed))
+    right = _normal(UNITS, positions, WIDTH, seed=seed)
+    one_hot = torch.nn.functional.one_hot(ids, VOCABULARY).double()
+    term = Rows(ids, right, torch.Size([VOCABULARY, WIDTH]))
+    return term, torch.einsum("usn,usm->unm", one_hot, right.double())
+
+
+def _dense(_, seed):
+    values = _normal(UNITS, VOCABULARY, WIDTH, seed=seed)
+    return Dense(values), values.double()
+
+
+MAKERS = {"outer": _outer, "rows": _rows, "dense": _dense}
+MIXTURES = [(kind,) for kind in MAKERS] + [*itertools.combinations_with_replacement(MAKERS, 2)]
+MIXTURES += [("outer", "outer", "rows", "rows")]
+
+
+# Few positions: Gram matrices; many: the gradients themselves; 12: only the rows of a unit together are long enough.
+@pytest.mark.parametrize(("positions", "rows_per_unit"), [(2, 1), (40, 1), (2, UNITS), (12, UNITS)])
+@pytest.mark.parametrize("mixture", MIXTURES, ids="+".join)
+def test_terms_of_one_parameter_add_up(mixture, positions, rows_per_unit):
+    pairs = [MAKERS[kind](positions, seed) for seed, kind in enumerate(mixture, 10)]
+    expected = torch.stack([gradient for _, gradient in pairs]).sum(0).unflatten(0, (-1, rows_per_unit)).sum(1)
+    gradient = ParameterGradient.of([term for term, _ in pairs], rows_per_unit)
+    torch.testing.assert_close(gradient.squared().double(), expected.square().sum((1, 2)), rtol=1e-5, atol=0)
+    coefficients = torch.tensor([0.5, 0.0, 2.0, 1e-3, 1.0])[: len(expected)]
+    expected_sum = torch.einsum("u,unm->nm", coefficients.double(), expected)
+    found = gradient.weighted_sum(Weights.of(coefficients))
+    torch.testing.assert_close(found.double(), expected_sum, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mixture", MIXTURES, ids="+".join)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_bad_unit_has_a_bad_norm_and_leaves_the_sum_alone(mixture, bad):
+    terms = [MAKERS[kind](3, seed)[0] for seed, kind in enumerate(mixture, 10)]
+    for term in terms:
+        (term.values if isinstance(term, Dense) else term.right)[1] = bad
+    gradient = ParameterGradient.of(terms, 1)
+    finite = gradient.squared().isfinite()
+    assert finite.tolist() == [True, False, True, True, True]
+    assert gradient.weighted_sum(Weights.of(finite.float())).isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1e10, 1e19, 1e20, 1e21, 1e25])
+def test_a_tied_weight_whose_products_overflow_below_zero_is_no_short_one(scale):
+    """Its head and its embedding point away from each other, so that their inner product is minus infinity."""
+    head = Outer(torch.full((1, 40, 50), -0.1), torch.full((1, 40, 64), 1e18))
+    rows = Rows(torch.zeros(1, 40, dtype=torch.int64), torch.full((1, 40, 64), scale), torch.Size([50, 64]))
+    gradient = ParameterGradient(None, head.by_unit(1), rows.by_unit(1))
+    norm = gradient.squared().sqrt().item()
+    whole = gradient.weighted_sum(Weights.of(torch.ones(1))).double().norm().item()
+    assert not math.isfinite(norm) or norm >= whole * (1 - 1e-5)
+    assert math.isfinite(norm) is (scale < 1e19)
+
+
+def test_positions_that_cancel_do_not_make_a_norm_too_small():
+    """Two positions of opposite gradients, thousands of times longer than their sum: a Gram sum is mostly rounding."""
+    units, width = 2000, 64
+    left, right = _normal(units, 1, width, seed=1), _normal(units, 1, width, seed=2)
+    sizes = torch.logspace(-5, -2, units)[:, None, None]
+    nearly = -left * (1 + sizes * _normal(units, 1, width, seed=3))
+    outer = Outer(torch.cat([left, nearly], 1), torch.cat([right, right], 1))
+    assert not outer.short
+    assert isinstance(ParameterGradient.of([_outer(40, 0)[0]], 1).dense, Dense), "small for its length"
+    true = (outer.left.double().sum(1).norm(dim=1) * right[:, 0].double().norm(dim=1)).square()
+    assert (outer.squared()[0] < 0.9 * true).any()  # what the margin is for
+    found = ParameterGradient.of([outer], 1).squared().double()
+    assert (found >= true * (1 - 1e-5)).all()
+    # Low-precision operands are summed in float32.
+    left, right = _normal(UNITS, 3, VOCABULARY).bfloat16(), _normal(UNITS, 3, WIDTH, seed=1).bfloat16()
+    expected = torch.einsum("usn,usm->unm", left.double(), right.double())
+    gradient = ParameterGradient.of([Outer(left, right)], 1)
+    torch.testing.assert_close(gradient.squared().double(), expected.square().sum((1, 2)), rtol=1e-5, atol=0)
+    total = gradient.weighted_sum(Weights.of(torch.ones(UNITS)))
+    assert total.dtype == torch.float32
+    torch.testing.assert_close(total.double(), expected.sum(0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(params=["on a CPU", "as on a GPU"])
+def device(request, monkeypatch):
+    """Products as this processor makes them, or of operands rounded to the lower dtype, as a GPU makes them."""
+
+    def low(left, right):
+        return next((side.dtype for side in (left, right) if side.dtype != torch.float32), None)
+
+    def product(total, left, right):
+        dtype = low(left, right) or torch.float32
+        found = torch.mm(left.to(dtype).float(), right.to(dtype).float())
+        return found if total is None else total.add_(found)
+
+    if request.param == "as on a GPU":
+        monkeypatch.setattr(terms, "operand_dtype", low)
+        monkeypatch.setattr(terms, "add_product", product)
+        monkeypatch.setattr(terms, "batched_product", lambda left, right: torch.bmm(left.float(), right.float()))
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("kind", ["flat", "per_layer", "automatic"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_no_unit_is_longer_than_the_norm_when_its_positions_cancel(dtype, kind):
+    """Gradients a hundred times longer than their sum, whose operands are rounded after the norm has been taken."""
+    longest = 0.0
+    for seed, positions in enumerate((2, 3, 4, 8, 16)):
+        left = 100 * _normal(1, positions, 256, seed=seed)
+        left -= left.mean(1, keepdim=True)
+        right = _normal(1, 1, 384, seed=seed + 100).expand(1, positions, 384)
+        gradient = ParameterGradient.of([Outer(left.to(dtype), right.to(dtype))], 1)
+        assert isinstance(gradient.outer, Outer)
+        coefficients = Clipping(1.0, kind, low_precision=False).coefficients(gradient.squared()[:, None])
+        weights = Weights.of(coefficients.flatten())
+        longest = max(longest, gradient.weighted_sum(weights).double().norm().item())
+    assert 0 < longest <= 1
