@@ -146,7 +146,7 @@ def test_wrong_settings_name_the_field(wrong, field):
 
 @pytest.mark.parametrize(("shards", "per_part"), [(0, 1), (1, 0)])
 def test_a_layout_needs_shards_which_its_parts_cover(shards, per_part):
-    assert (LAYOUT.parts, LAYOUT.part_of(6), LAYOUT.part_of(HOLDOUT)) == (4, 3, HOLDOUT)
+    assert (LAYOUT.parts, LAYOUT.files) == (4, range(HOLDOUT, 4))
     with pytest.raises(ConfigError, match="is 0"):
         Layout(CorpusConfig(), shards, per_part)
 
