@@ -48,6 +48,7 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rayprivacy.core.errors import ConfigError, CorpusError, ShardError
 from rayprivacy.core.files import Json
@@ -186,8 +187,10 @@ def held_out(key: Key, user: str, share: float) -> bool:
 
 
 def prepare(table: pa.Table, key: Key, layout: Layout) -> tuple[pa.Table, Dropped]:
-    """Bound a clean block and find where its rows go; they come in `shuffle_schema`."""
-    kept, dropped = bounded(ordered(table, key), layout.bound)
+    """Find where the rows of a clean block go, and bound it where a user exceeds the bound; in `shuffle_schema`."""
+    kept, dropped = ordered(table, key), Dropped()
+    if layout.bound and (pc.max(table["user"].value_counts().field("counts")).as_py() or 0) > layout.bound:
+        kept, dropped = bounded(kept, layout.bound)
     files = _files(*_places_of(kept, key, layout), layout)
     placed = kept.append_column(FILE, pa.array(files, pa.int32()))
     return placed.select(layout.shuffle_schema.names).cast(layout.shuffle_schema), dropped

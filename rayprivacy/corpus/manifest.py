@@ -100,12 +100,7 @@ class ShardManifest:
             entry.check(out)
 
     def _body(self) -> Json:
-        body = {"schema_version": _SCHEMA_VERSION} | asdict(self)
-        if self.unit is PrivacyUnit.USER:  # left out, so that manifests of the first version stay what they are
-            del body["unit"], body["max_shards_per_phrase"]
-        if not self.more:  # likewise
-            del body["more"]
-        return body
+        return {"schema_version": _SCHEMA_VERSION} | asdict(self)
 
 
 def read_manifest(out: Path) -> ShardManifest:
@@ -116,10 +111,10 @@ def read_manifest(out: Path) -> ShardManifest:
     digest = body.pop("digest", None)
     if digest != digest_json(body) or body.pop("schema_version") != _SCHEMA_VERSION:
         raise ShardError("manifest.json was changed, or is of another version: delete the shard directory.")
-    body["unit"] = PrivacyUnit(body.get("unit", PrivacyUnit.USER))
+    body["unit"] = PrivacyUnit(body["unit"])
     body["parts"] = tuple(FileEntry(**entry) for entry in body["parts"])
     body["holdout"] = FileEntry(**body["holdout"])
-    body["more"] = tuple(FileEntry(**entry) for entry in body.get("more", ()))
+    body["more"] = tuple(FileEntry(**entry) for entry in body["more"])
     body["dropped"] = Dropped(**body["dropped"])
     return ShardManifest(**body)
 
