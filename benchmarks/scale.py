@@ -1,11 +1,12 @@
 """Peak memory, rate and growth of sharding and verifying a corpus, on this machine.
 
-    OMP_NUM_THREADS=1 python benchmarks/scale.py --rows 20000000 --users 200000 --json
+    OMP_NUM_THREADS=1 python benchmarks/scale.py --rows 20000000 --users 200000 --old ../before --json
 
 The corpus is synthetic: public words in random order, by users who are all equally talkative, in one Parquet file. It
 is sharded and verified once with half of the rows and once with all of them, by a Ray of two CPUs; against it stands
 polars' group-by of the same file, which does a part of the work: it reads all rows and puts those of a user together.
-It neither bounds what a user contributes nor orders records by a key, writes nothing and checks nothing.
+It neither bounds what a user contributes nor orders records by a key, writes nothing and checks nothing. With `--old`,
+a checkout of another commit, its code does the same work on the same file, in turn.
 
 Peak memory is what the kernel says of each process (VmHWM), read five times a second, for the driver and for each of
 Ray's workers. CPU seconds are those of all processes of Ray and the driver together. Each step runs in a process of its
@@ -44,18 +45,19 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=20_000)
     parser.add_argument("--cpus", type=int, default=2)
     parser.add_argument("--work", type=Path, help="where the corpus and its shards are written; a temporary folder")
+    parser.add_argument("--old", type=Path, help="a checkout of another commit, which is measured beside this one")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
     work = Path(tempfile.mkdtemp(dir=arguments.work))
     try:
-        figures = measure(work, arguments.rows, arguments.users, arguments.cpus)
+        figures = measure(work, arguments.rows, arguments.users, arguments.cpus, arguments.old)
     finally:
         shutil.rmtree(work)
     print(json.dumps(figures, indent=1) if arguments.json else _table(figures))
 
 
-def measure(work: Path, rows: int, users: int, cpus: int) -> dict[str, Any]:
+def measure(work: Path, rows: int, users: int, cpus: int, old: Path | None = None) -> dict[str, Any]:
     """All figures, of half of the rows and of all."""
     runs = []
     for size in (rows // 2, rows):
@@ -64,12 +66,14 @@ def measure(work: Path, rows: int, users: int, cpus: int) -> dict[str, Any]:
         runs.append(
             {"rows": size, "users": users, "file_mb": round(bytes_ / MIB)}
             | {"polars": _alone(group_by, work / "corpus.parquet"), "sharding": _alone(shard, work, cpus)}
+            | ({"old": _of(old, shard, work, cpus)} if old else {})
         )
     half, whole = (run["sharding"] for run in runs)
     return {
         "runs": runs,
         "growth_wall": round(whole["wall_s"] / half["wall_s"], 2),
         "growth_cpu": round(whole["cpu_s"] / half["cpu_s"], 2),
+        **({"of_old_cpu": round(whole["cpu_s"] / runs[1]["old"]["cpu_s"], 3)} if old else {}),
         "rows_per_cpu_s": round(rows / whole["cpu_s"]),
         "polars_rows_per_cpu_s": round(rows / runs[1]["polars"]["cpu_s"]),
         "of_polars": round(runs[1]["polars"]["cpu_s"] / whole["cpu_s"], 3),
@@ -114,9 +118,7 @@ def shard(work: Path, cpus: int) -> dict[str, Any]:
     config, key, out = CorpusConfig(source=str(work / "corpus.parquet")), work / "key", work / "shards"
     key.unlink(missing_ok=True)
     create_key(key)
-    ray.init(
-        address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, object_store_memory=100 * MIB
-    )
+    ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False)
     ray.get(ray.remote(lambda: 0).remote())  # a worker is there
     try:
         with _watched() as peaks:
@@ -170,6 +172,16 @@ def _peak(process: psutil.Process) -> int:
 def _alone(call: Any, *arguments: Any) -> Any:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(call, arguments)
+
+
+def _of(checkout: Path, call: Any, *arguments: Any) -> Any:
+    """The same with the package of another checkout, which the new process finds first."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(checkout.absolute()), before]))
+    try:
+        return _alone(call, *arguments)
+    finally:
+        os.environ["PYTHONPATH"] = before or ""
 
 
 def _table(figures: dict[str, Any]) -> str:
