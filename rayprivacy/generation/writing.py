@@ -35,7 +35,7 @@ from rayprivacy.core.private import Seal, digest_json
 from rayprivacy.generation.fast import convert
 from rayprivacy.generation.settings import BATCH, ONNX, EngineName, SamplingConfig, require_engine
 from rayprivacy.generation.text_writers import Structure, WritingTask, load_saved, writer_of
-from rayprivacy.work.mapping import Actors, in_actors
+from rayprivacy.work.mapping import in_actors
 
 ROW_GROUP = 8192
 METADATA = b"rayprivacy.writing"
@@ -164,8 +164,7 @@ def sample_blocks(task: WritingTask, blocks: Blocks, actors: int, progress: Told
     asked = ((block, blocks.prompts(block)) for block in left)
     done = blocks.texts - sum(len(blocks.prompts(block)) for block in left)
     progress(done)
-    pool = Actors(actors, cpus=task.threads)
-    for block, texts in in_actors(Sampler, task, asked, "writing synthetic text", _SEAL, pool):
+    for block, texts in in_actors(Sampler, task, asked, "writing synthetic text", _SEAL, actors, task.threads):
         blocks.write(block, texts)
         done += len(texts)
         progress(done)

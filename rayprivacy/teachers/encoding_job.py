@@ -12,7 +12,7 @@ from rayprivacy.teachers.encoding import GroupPiece, encode_part, is_cached
 from rayprivacy.teachers.group import prepared_device
 from rayprivacy.teachers.settings import ResourcesConfig
 from rayprivacy.teachers.spec import SEAL, GroupSpec, places
-from rayprivacy.work.mapping import Actors, in_actors, on_numbers
+from rayprivacy.work.mapping import in_actors, on_numbers
 
 _STEP = "encoding private text"
 _PIECES = 4  # of all parts for each actor at least, so that the last ones to finish do not keep the others waiting
@@ -37,11 +37,12 @@ def cache_features(spec: GroupSpec, resources: ResourcesConfig) -> Iterator[int]
 
 
 def _encoded(spec: GroupSpec, parts: list[int], resources: ResourcesConfig) -> Iterator[int]:
-    actors = Actors(places(resources), resources.cpus_per_actor, resources.gpus_per_actor)
-    pieces = -(-_PIECES * actors.most // len(parts))
+    actors = places(resources)
+    pieces = -(-_PIECES * actors // len(parts))
     open_pieces = dict.fromkeys(parts, pieces)
     asked = [(part, GroupPiece(number, pieces)) for part in parts for number in range(pieces)]
-    for number, _ in in_actors(_Encoder, spec, enumerate(asked), _STEP, SEAL, actors):
+    reserved = actors, resources.cpus_per_actor, resources.gpus_per_actor
+    for number, _ in in_actors(_Encoder, spec, enumerate(asked), _STEP, SEAL, *reserved):
         part, _ = asked[number]
         open_pieces[part] -= 1
         if not open_pieces[part]:

@@ -8,7 +8,6 @@ begun anew in new actors, a few times without any progress. Such limits are publ
 import pickle
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -62,59 +61,47 @@ def on_numbers(
         yield _read(row)
 
 
-@dataclass(frozen=True)
-class Actors:
-    """How many processes share some work at most, and what each reserves."""
-
-    most: int
-    cpus: float = 1.0
-    gpus: float = 0.0
-
-
 def in_actors(
     kind: Callable[[J], Callable[[int, X], T]],
     job: J,
     items: Iterable[tuple[int, X]],
     step: str,
     seal: Seal,
-    actors: Actors,
+    most: int,
+    cpus: float = 1.0,
+    gpus: float = 0.0,
 ) -> Iterator[tuple[int, T]]:
     """Work on numbered items with what is slow to load; yields each number once with its result, as it is finished.
 
     An actor makes `kind(job)`, which loads a model say, with its first item, and calls it with every item it is given,
-    one at a time. The pool begins with one actor and grows while there is work and room.
+    one at a time. The pool begins with one actor, and grows to at `most` so many while there is work and room.
     """
     left, losses = {number: pickle.dumps(item) for number, item in items}, 0
     while left:
+        blocks = (pa.table({"number": [number], "item": [item]}) for number, item in left.items())
+        size = min(most, len(left))
+        pool = _mapped(
+            _dataset(blocks),
+            _Actor,
+            fn_constructor_args=(kind, job),
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=size, max_tasks_in_flight_per_actor=1),
+            num_cpus=cpus,
+            num_gpus=gpus or None,
+            max_restarts=0,  # Ray restarts no actor whose arguments were lost with a node, and theirs are objects
+            max_task_retries=0,
+        )
+        failure = None
         try:
-            for number, result in map(_read, _pool(kind, job, left, actors).iter_rows()):
+            for number, result in map(_read, pool.iter_rows()):
                 del left[number]
                 losses = 0
                 yield number, result
         except RayError as error:
             losses += 1
             failure = None if is_loss(error) and losses <= LOSSES else told(step, error, seal)
-            if failure is None:
-                continue
-        else:
-            return
-        raise failure  # outside the except block, so that Ray's text does not come along
-
-
-def _pool(kind: Any, job: Any, left: dict[int, bytes], actors: Actors) -> "ray.data.Dataset":
-    blocks = (pa.table({"number": [number], "item": [item]}) for number, item in left.items())
-    most = min(actors.most, len(left))
-    return _mapped(
-        _dataset(blocks),
-        _Actor,
-        fn_constructor_args=(kind, job),
-        batch_size=1,
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=most, max_tasks_in_flight_per_actor=1),
-        num_cpus=actors.cpus,
-        num_gpus=actors.gpus or None,
-        max_restarts=0,  # Ray restarts no actor whose arguments were lost with a node, and theirs are objects
-        max_task_retries=0,
-    )
+        if failure is not None:
+            raise failure  # outside the except block, so that Ray's text does not come along
 
 
 def _mapped(dataset: "ray.data.Dataset", work: Any, **options: Any) -> "ray.data.Dataset":
@@ -149,23 +136,18 @@ def _read(row: dict[str, Any]) -> tuple[int, Any]:
 
 def rows_of(mapped: "ray.data.Dataset", step: str, seal: Seal) -> Iterator[dict[str, Any]]:
     """What a dataset comes to, row by row as it is finished; a failure is told in one sentence of ours."""
-    rows = iter(mapped.iter_rows())
-    while True:
-        try:
-            row = next(rows, None)
-        except RayError as error:
-            failure = told(step, error, seal)
-        else:
-            if row is None:
-                return
-            yield row
-            continue
-        raise failure  # outside the except block, so that Ray's text does not come along
+    try:
+        yield from mapped.iter_rows()
+    except RayError as error:
+        failure = told(step, error, seal)
+    else:
+        return
+    raise failure  # outside the except block, so that Ray's text does not come along
 
 
 def told(step: str, error: RayError, seal: Seal) -> RayPrivacyError:
     """What Ray raised, in one sentence of ours."""
-    if isinstance(error, GetTimeoutError):
+    if isinstance(error, GetTimeoutError) and not isinstance(error, RayTaskError):
         return ClusterError(
             f"{step} found no room in the cluster within {ROOM_S} seconds: ask for less of a machine, add machines, or"
             f" stop what holds these; {seal.remedy}."
