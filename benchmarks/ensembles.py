@@ -12,7 +12,7 @@ from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode, join
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.runs.directory import Run
-from rayprivacy.teachers.pool import cache_features
+from rayprivacy.teachers.encoding_job import cache_features
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
 

@@ -35,7 +35,8 @@ from rayprivacy.models.features import PAD
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.session import ray_session
 from rayprivacy.teachers.encoding import shards_of
-from rayprivacy.teachers.pool import cache_features, teacher_pool
+from rayprivacy.teachers.encoding_job import cache_features
+from rayprivacy.teachers.pool import teacher_pool
 from rayprivacy.teachers.settings import ResourcesConfig
 from rayprivacy.teachers.spec import GroupSpec, places
 

@@ -1,6 +1,7 @@
 """Write synthetic texts on Ray: sample from a saved model in many actors, into one Parquet file.
 
-    prompts, in blocks -> sampling actors (Ray) -> parts, in order -> drop degenerate texts -> one Parquet file
+    prompts, in blocks -> sampling actors (Ray Data) -> finished blocks -> in order, without degenerate texts
+                       -> one Parquet file
 
 Everything here is public: the model has paid for its privacy, and prompts hold control codes. What a block becomes
 depends on the model, its prompts, the seed and the number of the block. So neither the number of actors nor a block
@@ -8,29 +9,24 @@ that is sampled again after a crash changes a byte. Threads would: with two of t
 differ in its last bits, and a coin of the sampler with it. Hence each actor has one thread unless told otherwise; use
 more actors.
 
-The driver holds a part of texts, a row group, and the blocks that wait for an earlier one: an actor that is far ahead
-of the slowest one waits. The file appears whole or not at all. Parts that a killed run has finished are read again, and
-not sampled again.
+The driver keeps every block in a file as it is finished, in any order, and holds a row group of texts at a time. The
+file appears whole or not at all. Blocks that a killed run has finished are not sampled again.
 """
 
 import json
 import os
-import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import ray
 import torch
-from ray.exceptions import RayError
 
 from rayprivacy.core.console import Told, nobody
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
@@ -39,9 +35,8 @@ from rayprivacy.core.private import Seal, digest_json
 from rayprivacy.generation.fast import convert
 from rayprivacy.generation.settings import BATCH, ONNX, EngineName, SamplingConfig, require_engine
 from rayprivacy.generation.text_writers import Structure, WritingTask, load_saved, writer_of
+from rayprivacy.work.mapping import Actors, in_actors
 
-PART_BLOCKS = 64
-AHEAD = 4  # blocks for each actor that may be finished before an earlier one is
 ROW_GROUP = 8192
 METADATA = b"rayprivacy.writing"
 Prompts = Sequence[tuple[int, str]]
@@ -94,7 +89,7 @@ def write_samples(
     Prompts are (cell, prompt), context and no part of the text unless it has `begun` with it; `codes` labels cells. Of
     `config` neither `texts` nor `prompt_words` is used. More than one of an actor's `threads` may change texts. All
     nodes see the `workspace`, by default that of `out`, where an engine converts the model. By `source`, the name of
-    model and prompts, a file of others is known again, and parts of a killed run are taken over. Texts need a
+    model and prompts, a file of others is known again, and blocks of a killed run are taken over. Texts need a
     `structure` in place of not being degenerate; one with one of the `names` of its prompt's structure behind a
     bracket is dropped. `progress` has how many texts were sampled, dropped ones included.
     """
@@ -102,14 +97,16 @@ def write_samples(
         raise ConfigError(f"the model is '{model_dir}', which holds no config.json: train or save the model first.")
     require_engine("generation.engine", engine)
     tally = _Tally(source)
-    with _made_ready(engine, model_dir, workspace or out.parent) as ready, _whole_file(out, _schema(codes)) as writer:
+    with _made_ready(engine, model_dir, workspace or out.parent) as ready:
         task = WritingTask(model_dir.absolute(), config, engine, threads, ready.absolute(), begun, structure, names)
-        parts = Parts(out, source and digest_json([source, task.identity]), len(prompts))
-        for group in _row_groups(tally.sound(part) for part in _all_parts(task, prompts, actors, parts, progress)):
+        blocks = Blocks(out, task, prompts, source)
+        sample_blocks(task, blocks, actors, progress)
+    with _whole_file(out, _schema(codes)) as writer:
+        for group in _row_groups(tally.sound(block) for block in blocks.tables()):
             writer.write_table(_labelled(group, codes))
         written = tally.total()
         writer.add_key_value_metadata({METADATA: json.dumps(vars(written), sort_keys=True).encode()})
-    parts.remove()
+    blocks.remove()
     return written
 
 
@@ -118,97 +115,72 @@ def read_written(path: Path) -> Written:
     return Written(**json.loads(pq.read_metadata(path).metadata[METADATA]))
 
 
-class Parts:
-    """The `count` parts of one file `out`: a run that is killed goes on behind the last part it finished.
+class Blocks:
+    """The blocks of prompts of one file `out`, and the texts of those that are finished, the dropped ones included.
 
-    A part is a Parquet file of the texts of PART_BLOCKS blocks of prompts, the dropped ones included, with counts.
-    Parts lie in a hidden folder beside the file, which is named by `source`, the digest of what decides the texts;
-    folders of other texts for the same file are removed. Without a source no part outlives its run.
+    A finished block is a Parquet file in a hidden folder beside `out`. Its name is the digest of what decides it, so
+    that a run goes on behind a killed one. Without a source no block outlives its run.
     """
 
-    def __init__(self, out: Path, source: str, prompts: int) -> None:
-        self._folder = out.with_name(f".{out.name}.{source[:32]}.parts")
-        self._blocks = -(-prompts // BATCH)
-        self.count = -(-self._blocks // PART_BLOCKS)
-        for other in out.parent.glob(f".{out.name}.*.parts"):
-            if other != self._folder or not source:
-                shutil.rmtree(other)
+    def __init__(self, out: Path, task: WritingTask, prompts: Prompts, source: str) -> None:
+        self._prompts, self.texts = prompts, len(prompts)
+        self._folder = out.with_name(f".{out.name}.blocks")
+        blocks = range(-(-len(prompts) // BATCH))
+        self._paths = [self._folder / self._name(source, task, block) for block in blocks]
+        for other in {*self._folder.glob("*")} - ({*self._paths} if source else set()):
+            other.unlink()
 
-    @property
-    def finished(self) -> set[int]:
-        """The parts that are there."""
-        names = (re.fullmatch(r"(\d+)\.parquet", path.name) for path in self._folder.glob("*.parquet"))
-        return {int(name[1]) for name in names if name}
+    def _name(self, source: str, task: WritingTask, block: int) -> str:
+        return f"{digest_json([source, task.identity, block, self.prompts(block)])[:32]}.parquet"
 
-    def blocks(self, part: int) -> range:
-        """The blocks of prompts of one part."""
-        return range(self._blocks)[part * PART_BLOCKS : (part + 1) * PART_BLOCKS]
+    def prompts(self, block: int) -> Prompts:
+        """The prompts of a block."""
+        return [*self._prompts[block * BATCH : (block + 1) * BATCH]]
 
-    def write(self, part: int, texts: pa.Table) -> None:
-        """Keep a part, whole or not at all."""
+    def left(self) -> list[int]:
+        """The blocks that are not finished."""
+        finished = {*self._folder.glob("*.parquet")}
+        return [block for block, path in enumerate(self._paths) if path not in finished]
+
+    def write(self, block: int, texts: pa.Table) -> None:
+        """Keep a finished block, whole or not at all."""
         self._folder.mkdir(exist_ok=True)
         sink = pa.BufferOutputStream()
         pq.write_table(texts, sink, compression="zstd")
-        write_atomic(self._path(part), sink.getvalue(), SHARED)
+        write_atomic(self._paths[block], sink.getvalue(), SHARED)
 
-    def read(self, part: int) -> pa.Table:
-        """A part as it was written, with the metadata of its schema."""
-        return pq.read_table(self._path(part), partitioning=None)
+    def tables(self) -> Iterator[pa.Table]:
+        """All blocks in their order, each as it was written, with the metadata of its schema."""
+        return (pq.read_table(path, partitioning=None) for path in self._paths)
 
     def remove(self) -> None:
-        """Delete all parts, once the file is there."""
+        """Delete all blocks, once the file is there."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _path(self, part: int) -> Path:
-        return self._folder / f"{part:06d}.parquet"
 
-
-def _all_parts(task: WritingTask, prompts: Prompts, actors: int, parts: Parts, progress: Told) -> Iterator[pa.Table]:
-    """Tables of cell, text and reason, part after part: those that are there are read, the others sampled."""
-    there, done = parts.finished, 0
-    blocks = [block for part in range(parts.count) if part not in there for block in parts.blocks(part)]
+def sample_blocks(task: WritingTask, blocks: Blocks, actors: int, progress: Told = nobody) -> None:
+    """Sample the blocks that are not finished."""
+    left = blocks.left()
+    asked = ((block, blocks.prompts(block)) for block in left)
+    done = blocks.texts - sum(len(blocks.prompts(block)) for block in left)
     progress(done)
-    fresh = sampled(task, prompts, actors, blocks)
-    for part in range(parts.count):
-        if part in there:
-            table = parts.read(part)
-        else:
-            written = []
-            for block in islice(fresh, len(parts.blocks(part))):
-                written.append(block)
-                progress(done + sum(map(len, written)))
-            table = _joined(written)
-            parts.write(part, table)
-        done += len(table)
+    pool = Actors(actors, cpus=task.threads)
+    for block, texts in in_actors(Sampler, task, asked, "writing synthetic text", _SEAL, pool):
+        blocks.write(block, texts)
+        done += len(texts)
         progress(done)
-        yield table
 
 
-def _joined(blocks: Sequence[pa.Table]) -> pa.Table:
-    draws: Counter[str] = Counter()
-    for block in blocks:
-        draws.update(json.loads(block.schema.metadata[METADATA]))
-    return pa.concat_tables(blocks).replace_schema_metadata({METADATA: json.dumps(draws).encode()})
-
-
-class SamplingActor:
-    """An actor that samples blocks of prompts from a saved model.
-
-    Ray starts an actor that died again and repeats its block. What it is started with is a small value, never a
-    reference to an object: Ray cannot restart an actor whose arguments were lost with a node. The actors of Ray Data
-    are started with references, hence these are actors of our own.
-    """
+class Sampler:
+    """What samples blocks of prompts in an actor, from a saved model."""
 
     def __init__(self, task: WritingTask) -> None:
         torch.set_num_threads(task.threads)
         self._task = task
         self._write = writer_of(task)
 
-    def ready(self) -> None:
-        """Answer, to say that the model is loaded."""
-
-    def sample(self, number: int, block: Prompts) -> tuple[int, pa.Table]:
-        """The number of the block, and a table of cell, text and reason, with the counts of draws."""
+    def __call__(self, number: int, block: Prompts) -> pa.Table:
+        """A table of cell, text and reason, with the counts of draws."""
         self._write.counts.clear()
         written = self._write([prompt for _, prompt in block], self._task.at(number))
         columns = {
@@ -216,57 +188,7 @@ class SamplingActor:
             "text": pa.array([text for text, _ in written], pa.large_string()),
             "reason": pa.array([reason for _, reason in written], pa.string()),
         }
-        return number, pa.table(columns, metadata={METADATA: json.dumps(self._write.counts).encode()})
-
-
-def sampled(task: WritingTask, prompts: Prompts, actors: int, blocks: Sequence[int]) -> Iterator[pa.Table]:
-    """Tables of cell, text and reason of some blocks of prompts, in their order."""
-    actor: Any = ray.remote(SamplingActor).options(
-        num_cpus=task.threads, scheduling_strategy="SPREAD", max_restarts=-1, max_task_retries=-1
-    )
-    samplers = [actor.remote(task) for _ in range(min(actors, len(blocks)))]
-    try:
-        yield from _in_order(_finished(samplers, prompts, blocks))
-    except RayError as error:
-        raise _SEAL.unwrap("writing synthetic text", error) from error  # the cause may be told: nothing here is private
-    finally:
-        for sampler in samplers:
-            ray.kill(sampler)
-
-
-def _finished(samplers: Sequence[Any], prompts: Prompts, blocks: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
-    """Every block by its place among `blocks`, as it is finished; an actor gets one block at a time.
-
-    An actor gets none before it has started, so that one that the cluster has no room for yet delays no block; and none
-    that is far ahead of the oldest one that is out, so that few blocks wait for it.
-    """
-    out: dict[Any, int] = {}  # calls, and the place of the block
-    actor_of = {sampler.ready.remote(): sampler for sampler in samplers}
-    idle: list[Any] = []
-    given, missing = 0, len(blocks)
-    while missing:
-        call = ray.wait(list(actor_of), num_returns=1)[0][0]
-        idle.append(actor_of.pop(call))
-        answer = ray.get(call)
-        place = out.pop(call, None)
-        while idle and given < len(blocks) and given - min(out.values(), default=given) < AHEAD * len(samplers):
-            sampler, block = idle.pop(), blocks[given]
-            own = sampler.sample.remote(block, prompts[block * BATCH : (block + 1) * BATCH])
-            actor_of[own], out[own] = sampler, given
-            given += 1
-        if place is not None:
-            missing -= 1
-            yield place, answer[1]
-
-
-def _in_order(finished: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
-    held: dict[int, pa.Table] = {}
-    following = 0
-    for number, table in finished:
-        held[number] = table
-        while following in held:
-            yield held.pop(following)
-            following += 1
+        return pa.table(columns, metadata={METADATA: json.dumps(self._write.counts).encode()})
 
 
 @contextmanager

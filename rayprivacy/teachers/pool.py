@@ -1,22 +1,16 @@
 """A pool of teacher actors on Ray: it trains and asks every teacher, and brings home one sum.
 
-Work is pulled in pieces (see `spec`, `work.pool`), so that a skewed one delays no other, and sums are added where
+Work is pulled in pieces (see `spec`, `handout`), so that a skewed one delays no other, and sums are added where
 they lie: what travels, and what the driver holds, does not grow with the number of teachers, but for the list of their
 ids. The actors' sums are added in a tree of Ray tasks, each of which adds at most FAN_IN, so that a machine receives a
 few arrays [queries, k] and the driver one. Tasks are deterministic and may be repeated.
 
 Actors are spread over the nodes. They map the base's file where its number format is `model.dtype`, and then a node
 holds it once; otherwise each converts it for itself.
-
-Before that, actors encode the private corpus, piece by piece of every part. Only the numbers of parts and of their
-pieces travel, of all of them: how many hold users is private, and Ray shows how many calls an actor had. Texts are
-read, and states written, where they are encoded. What is finished is known from the markers in the store, so a killed
-actor, node or driver costs the file it was working on, and retries are harmless.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,32 +20,28 @@ import ray
 from ray.exceptions import RayError
 
 from rayprivacy.core.console import Told, nobody
-from rayprivacy.core.errors import RayPrivacyError, ReleaseError
-from rayprivacy.core.private import Private, Seal
-from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.private import Private
 from rayprivacy.models.features import Queries
 from rayprivacy.release.gate import VoteManifest
 from rayprivacy.release.votes import VoteMechanism
-from rayprivacy.teachers.encoding import GroupPiece, encode_part, is_cached
-from rayprivacy.teachers.group import TeacherGroup, prepared_device
+from rayprivacy.teachers.group import TeacherGroup
+from rayprivacy.teachers.handout import ActorPool
 from rayprivacy.teachers.settings import ResourcesConfig
-from rayprivacy.teachers.spec import GroupSpec, actor_options, places, training_pieces, voting_pieces
+from rayprivacy.teachers.spec import SEAL, GroupSpec, actor_options, places, training_pieces, voting_pieces
 from rayprivacy.teachers.votes import PartialSum, Question, VoteTotal
-from rayprivacy.work.pool import ActorPool, is_loss
+from rayprivacy.work.mapping import is_loss
 
-_SEAL = Seal(ReleaseError, "nothing was charged or released, run again with --resume")
 _TRAINING = "training teachers"
 _VOTING = "voting"
-_ENCODING = "encoding private text"
 QUERY_BATCH = 1024  # queries in one vote call, a multiple of QUERY_ROWS
-_PIECES = 4  # of a part for each encoder at least, so that the last ones to finish do not keep the others waiting
 FAN_IN = 8
 
 
 class _SealedGroup:
     """A TeacherGroup whose foreign errors carry a type and no message: messages may quote private text."""
 
-    @_SEAL.around("starting a teacher group")
+    @SEAL.around("starting a teacher group")
     def __init__(self, spec: GroupSpec) -> None:
         self._group = TeacherGroup(spec)
         self._question: Question | None = None
@@ -59,18 +49,18 @@ class _SealedGroup:
     def ready(self) -> None:
         """Answer, to say that the process is there."""
 
-    @_SEAL.around(_TRAINING)
+    @SEAL.around(_TRAINING)
     def train(self, piece: range) -> None:
         self._group.train(piece)
 
-    @_SEAL.around(_VOTING)
+    @SEAL.around(_VOTING)
     def vote(self, piece: range, digest: str, boxed: Sequence[Any]) -> None:
         # In its box the reference arrives as such: megabytes of queries are unpacked once for a question.
         if self._question is None or self._question.digest != digest:
             self._question = ray.get(boxed[0])
         self._group.vote(piece, self._question)
 
-    @_SEAL.around(_VOTING)
+    @SEAL.around(_VOTING)
     def collect(self, digest: str) -> PartialSum:
         return self._group.collect(digest)
 
@@ -130,7 +120,7 @@ class TeacherPool:
             total: PartialSum = ray.get(tree_sum([actor.collect.remote(digest) for actor in holders]))
             return total
         except RayError as error:
-            failure = None if is_loss(error) else _SEAL.unwrap(_VOTING, error)
+            failure = None if is_loss(error) else SEAL.unwrap(_VOTING, error)
         if failure is not None:
             raise failure
         self.actors.count_loss(_VOTING)
@@ -152,7 +142,7 @@ def teacher_pool(spec: GroupSpec, resources: ResourcesConfig) -> Iterator[Teache
         pool.close()
 
 
-@_SEAL.around("adding votes")
+@SEAL.around("adding votes")
 def _added(*partials: PartialSum) -> PartialSum:
     total = VoteTotal(*partials[0].sums.shape)
     for partial in partials:
@@ -169,66 +159,3 @@ def tree_sum(partials: Sequence[Any]) -> Any:
         level = [add.remote(*level[at : at + FAN_IN]) for at in range(0, len(level), FAN_IN)]
         if len(level) == 1:
             return level[0]
-
-
-class _Encoder:
-    """An actor that encodes parts; foreign errors leave it sealed, because they may quote private text."""
-
-    def __init__(self, spec: GroupSpec) -> None:
-        self._spec = spec
-
-    @cached_property
-    def _backbone(self) -> Backbone:
-        return load_backbone(self._spec.model, prepared_device(gpu=self._spec.gpu))
-
-    def ready(self) -> None:
-        """Answer, to say that the process is there."""
-
-    @_SEAL.around(_ENCODING)
-    def encode(self, given: tuple[int, GroupPiece]) -> None:
-        part, piece = given
-        if not is_cached(self._spec, part, piece):
-            encode_part(self._spec, part, self._backbone, piece)
-
-
-def cache_features(spec: GroupSpec, resources: ResourcesConfig) -> Iterator[int]:
-    """Encode whatever the store lacks; yields every part of the corpus once, as it is finished.
-
-    Ray must be started. When nothing is missing, neither an actor nor the model is started. The number of pieces of a
-    part follows the number of actors, so that all of them have work, however few parts there are. Where encoding stops,
-    nothing was charged or released.
-    """
-    spec.store.prepare()
-    parts = spec.teachers.parts
-    if _all_cached(spec):
-        yield from range(parts)
-        return
-    count = places(resources)
-    encoder = ray.remote(_Encoder).options(**actor_options(resources))
-    pieces = -(-_PIECES * count // parts)
-    actors = ActorPool(lambda: encoder.remote(spec), min(count, parts * pieces))
-    left = dict.fromkeys(range(parts), pieces)
-    every = [(part, GroupPiece(number, pieces)) for part in left for number in range(pieces)]
-    try:
-        for (part, _), _ in actors.work(_ENCODING, "encode", every):
-            left[part] -= 1
-            if not left[part]:
-                yield part
-    finally:
-        actors.close()
-
-
-def _all_cached(spec: GroupSpec) -> bool:
-    parts = range(spec.teachers.parts)
-    tasks = min(len(parts), max(1, int(ray.cluster_resources().get("CPU", 1))))
-    check = ray.remote(_SEAL.around(_ENCODING)(_are_cached)).options(max_retries=3, scheduling_strategy="SPREAD")
-    failure: RayPrivacyError
-    try:
-        return all(ray.get([check.remote(spec, parts[task::tasks]) for task in range(tasks)]))
-    except RayError as error:
-        failure = _SEAL.unwrap(_ENCODING, error)
-    raise failure  # outside the except block, so that Ray's text does not come along
-
-
-def _are_cached(spec: GroupSpec, parts: range) -> bool:
-    return all(is_cached(spec, part) for part in parts)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import ray
 
-from rayprivacy.core.errors import ClusterError
+from rayprivacy.core.errors import ClusterError, ReleaseError
+from rayprivacy.core.private import Seal
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
@@ -19,6 +20,7 @@ from rayprivacy.teachers.head_kinds import VOTERS
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
 from rayprivacy.teachers.workspace import Workspace
 
+SEAL = Seal(ReleaseError, "nothing was charged or released, run again with --resume")  # of all that actors do
 PIECES = 4  # for each actor at least, so that the last ones to finish do not keep the others waiting for long
 _ROUNDING = 1e-9  # of one divided by a share
 

@@ -4,26 +4,21 @@ import sys
 import time
 from collections import Counter
 from contextlib import ExitStack, closing
-from unittest.mock import Mock
 
 import pytest
 import ray
 from dp_accounting import GaussianDpEvent
 from node_loss import GENERATOR, SEQPATE, Driver, Job, Nodes
 from postgres import postgres_server
-from ray.exceptions import GetTimeoutError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from sqlalchemy import make_url
 
 from rayprivacy.accounting.calibrate import sigma_for
-from rayprivacy.core.errors import BudgetRefusedError, CorpusError, LedgerError
+from rayprivacy.core.errors import BudgetRefusedError, LedgerError
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.corpus import shards
 from rayprivacy.ledger.client import connect
 from rayprivacy.ledger.service import Address, ensure_service
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.methods.registry import load_recipe
-from rayprivacy.work import pieces
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(1800)]
 
@@ -198,23 +193,6 @@ def test_sixty_four_tasks_on_two_nodes_cannot_overspend_what_fits_twenty(joined,
         assert {node for node, _ in found} == {*nodes}
         report = ledger.verify()
         assert (report.charges, report.outputs, report.entries) == (20, 20, 1 + 3 * 20)
-
-
-def test_sharding_that_loses_processes_again_and_again_gives_up(joined, seqpate, tmp_path, monkeypatch):
-    joined.other()
-    rounds, lost = Mock(side_effect=pieces._round), GetTimeoutError("quoted-71ab")
-
-    def task(*_):
-        raise lost
-
-    monkeypatch.setattr(pieces, "_round", rounds)
-    monkeypatch.setattr(pieces, "_task", task)
-    config = load_recipe(seqpate.recipe, ()).corpus
-    with pytest.raises(CorpusError, match="lost processes 3 times") as caught:
-        shards.shard_corpus(config, seqpate.folder / "secret.key", 4, 2, tmp_path / "shards")
-    assert rounds.call_count == pieces.ATTEMPTS
-    assert caught.value.__cause__ is caught.value.__context__ is None
-    assert not (tmp_path / "shards" / "manifest.json").exists()
 
 
 def test_a_ledger_file_on_a_lost_node_is_missed_in_a_sentence(joined, tmp_path):

@@ -26,6 +26,7 @@ from rayprivacy.corpus.verify import SEAL, shards_per_phrase, verify_shards, ver
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.methods.generator.method import label_sums, sums_of
 from rayprivacy.release.histogram import HistogramMechanism
+from rayprivacy.work import mapping
 from rayprivacy.work.mapping import on_numbers
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -229,6 +230,20 @@ def test_a_task_that_is_killed_is_done_again(tmp_path):
 
     assert sorted(on_numbers(dies_once, tmp_path, range(9), "squaring", SEAL)) == [(n, n * n) for n in range(9)]
     assert (tmp_path / "died").exists()
+
+
+def test_a_task_that_is_killed_again_and_again_is_given_up_in_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(mapping, "LOSSES", 1)
+
+    def dies(folder, number):
+        with (folder / "tries").open("a") as file:
+            file.write(".")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(ShardError, match=r"^squaring lost processes again and again: check the memory") as caught:
+        list(on_numbers(dies, tmp_path, [7], "squaring", SEAL))
+    assert caught.value.__cause__ is caught.value.__context__ is None
+    assert (tmp_path / "tries").read_text() == ".."
 
 
 def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path, key_path, monkeypatch):

@@ -15,9 +15,9 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.manifest import part_path
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
-from rayprivacy.teachers import pool
+from rayprivacy.teachers import encoding_job
 from rayprivacy.teachers.encoding import encode_part, is_cached, shards_of, store_recipe
-from rayprivacy.teachers.pool import cache_features
+from rayprivacy.teachers.encoding_job import cache_features
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
 from rayprivacy.teachers.workspace import Workspace
@@ -85,16 +85,16 @@ def test_killed_encoders_lose_nothing(spec, expected):
     for part in cache_features(spec, RESOURCES):
         finished.append(part)
         if len(finished) <= 2:
-            victim = next(process for process in actors_of("_Encoder") if process.pid not in killed)
+            victim = next(process for process in actors_of("MapWorker") if process.pid not in killed)
             victim.kill()
             killed.add(victim.pid)
     assert len(killed) == 2
     assert sorted(finished) == list(range(TEACHERS.parts))
     assert content(spec) == expected
     end = time.monotonic() + 20
-    while actors_of("_Encoder") and time.monotonic() < end:
+    while actors_of("MapWorker") and time.monotonic() < end:
         time.sleep(0.1)
-    assert not actors_of("_Encoder")
+    assert not actors_of("MapWorker")
 
 
 @with_ray
@@ -107,7 +107,7 @@ def test_a_job_goes_on_where_it_stopped_and_a_changed_user_is_one_group(spec, ex
     assert before.items() <= stamps(spec).items()
     before = stamps(spec)
     with monkeypatch.context() as nothing_starts:
-        nothing_starts.setattr(pool, "_Encoder", None)
+        nothing_starts.setattr(encoding_job, "in_actors", None)
         assert list(cache_features(spec, RESOURCES)) == list(range(TEACHERS.parts))
         other = TEACHERS.model_copy(update={"count": 30, "stack": 7})
         more = replace(spec, teachers=other, shards=spec.shards / "more")
@@ -120,38 +120,13 @@ def test_a_job_goes_on_where_it_stopped_and_a_changed_user_is_one_group(spec, ex
     assert len(content(spec).keys() - expected.keys()) == 1
 
 
-def test_ray_is_given_every_part_whoever_is_in_it(spec, one_thread, monkeypatch):
-    """It shows how many calls an actor had: how many parts hold users is private."""
-    given: list[int] = []
-
-    class Counted:
-        """In place of actors: what they would be asked is done here."""
-
-        def __init__(self, start, places):
-            self.actor = pool._Encoder(spec)
-
-        def work(self, step, method, pieces):
-            given.append(len(pieces))
-            for piece in pieces:
-                yield piece, getattr(self.actor, method)(piece)
-
-        def close(self): ...
-
-    monkeypatch.setattr(pool, "ActorPool", Counted)
-    write_parts(spec, {"user-7": ["one user, one part"]})
-    list(cache_features(spec, RESOURCES))
-    write_parts(spec, USERS)
-    list(cache_features(spec, RESOURCES))
-    assert given[0] == given[1] >= 4 * RESOURCES.actors
-
-
 @with_ray
 def test_failures_are_one_sentence_without_private_text(spec, local_ray, monkeypatch):
     secret = "Xq7-private-words"
     part_path(spec.shards, 1).write_bytes(secret.encode())
     with pytest.raises(ReleaseError) as on_driver:
         list(cache_features(spec, RESOURCES))
-    monkeypatch.setattr(pool, "_all_cached", lambda *_args: False)
+    monkeypatch.setattr(encoding_job, "_is_cached", lambda *_args: False)
     with pytest.raises(ReleaseError) as on_worker:
         list(cache_features(spec, RESOURCES))
     for caught in (on_driver, on_worker):

@@ -4,8 +4,6 @@ import os
 import re
 import signal
 import sys
-import threading
-import time
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -14,18 +12,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray
 from ray_processes import actors_of, peak_rise
 from zygote import fork
 
-from rayprivacy.core.errors import ConfigError, RayPrivacyError
+from rayprivacy.core.errors import ClusterError, ConfigError, RayPrivacyError
 from rayprivacy.generation import writing
 from rayprivacy.generation.codes import CodedPrompts, Codes, CodesConfig
 from rayprivacy.generation.decode import BATCH, sample
 from rayprivacy.generation.fast import convert
 from rayprivacy.generation.settings import ONNX, SamplingConfig
 from rayprivacy.generation.text_writers import WritingTask, holds_structure, is_degenerate
-from rayprivacy.generation.writing import METADATA, Written, read_written, write_samples
+from rayprivacy.generation.writing import METADATA, Blocks, Written, read_written, write_samples
+from rayprivacy.work import mapping
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray", "one_thread")]
 CODES = Codes(CodesConfig(values={"topic": ("trains", "soup"), "stars": ("1", "5")}), ("topic", "stars"))
@@ -117,79 +115,91 @@ def test_no_two_blocks_share_a_seed(tiny_backbone):
     assert sum(one == two for one, two in zip(texts[:BATCH], texts[BATCH : 2 * BATCH], strict=True)) < BATCH / 10
 
 
-def test_a_killed_actor_changes_no_text(tiny_base, tiny_backbone):
+def blocks_of(folder, model, asked, source="a model", config=CONFIG):
+    return Blocks(folder / "synthetic.parquet", task(model, config), asked, source)
+
+
+def test_a_killed_actor_changes_no_text(tiny_base, tiny_backbone, tmp_path):
     asked, config = prompts(BLOCK * 6), CONFIG.model_copy(update={"max_tokens": 16})
-    blocks = writing.sampled(task(tiny_base, config), asked, 2, range(6))
-    texts = next(blocks)["text"].to_pylist()
-    os.kill(actors_of("SamplingActor")[0].pid, signal.SIGKILL)
-    texts += [text for block in blocks for text in block["text"].to_pylist()]
+    blocks, told = blocks_of(tmp_path, tiny_base, asked, config=config), []
+
+    def kill(done):
+        told.append(done)
+        if done == BATCH:
+            os.kill(actors_of("MapWorker")[0].pid, signal.SIGKILL)
+
+    writing.sample_blocks(task(tiny_base, config), blocks, 2, kill)
+    assert told == [BATCH * done for done in range(7)], "each block counts once"
+    texts = [text for block in blocks.tables() for text in block["text"].to_pylist()]
     assert texts == alone(tiny_backbone, asked, config)
 
 
-def test_who_never_starts_delays_nothing_and_who_is_far_ahead_of_the_slowest_waits(tmp_path):
-    """One of two actors hangs at its first block: few blocks are finished before it, and wait for it in memory."""
+def test_actors_that_die_again_and_again_and_those_without_room_are_one_sentence(tiny_base, tmp_path, monkeypatch):
+    class Dying:  # in here, so that it travels by value
+        def __init__(self, task): ...
 
-    class Uneven:  # in here, so that it travels by value
-        def __init__(self, slow):
-            self.slow = slow
+        def __call__(self, number, block):
+            os.kill(os.getpid(), signal.SIGKILL)
 
-        def ready(self): ...
-
-        def sample(self, number, block):
-            while number == 0 and self.slow.exists():
-                time.sleep(0.05)
-            return number, number
-
-    (tmp_path / "slow").touch()
-    actors = [ray.remote(Uneven).options(num_cpus=cpus).remote(tmp_path / "slow") for cpus in (0.1, 0.1, 1000)]
-    finished = writing._finished(actors, [(0, "")] * 50 * BATCH, range(50))
-    early = [next(finished)[0] for _ in range(3 * writing.AHEAD - 1)]
-    assert early == list(range(1, 3 * writing.AHEAD))
-    timer = threading.Timer(0.5, (tmp_path / "slow").unlink)
-    timer.start()
-    later = [place for place, _ in finished]
-    timer.join()
-    assert later[0] == 0, "nobody was given another block meanwhile"
-    assert sorted(early + later) == list(range(50))
-    for actor in actors:
-        ray.kill(actor)
+    blocks = blocks_of(tmp_path, tiny_base, prompts(BLOCK))
+    monkeypatch.setattr(mapping, "LOSSES", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "Sampler", Dying)
+        with pytest.raises(
+            RayPrivacyError, match=r"^writing synthetic text lost processes again and again: .*resume\.$"
+        ):
+            writing.sample_blocks(task(tiny_base), blocks, 1)
+    monkeypatch.setattr(mapping, "ROOM_S", 1)
+    huge = replace(task(tiny_base), threads=1000)
+    with pytest.raises(ClusterError, match=r"^writing synthetic text found no room in the cluster within 1 seconds: "):
+        writing.sample_blocks(huge, blocks, 1)
+    assert blocks.left() == [0]
 
 
 @pytest.mark.parametrize("named", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
-def test_a_writer_that_died_goes_on_behind_its_last_part(named, first, tiny_base, tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "PART_BLOCKS", 1)
+def test_a_writer_that_died_goes_on_behind_its_finished_blocks(named, first, tiny_base, tmp_path, monkeypatch):
     out, source = tmp_path / "synthetic.parquet", "a model" if named else ""
-    sampled: list[int] = []
-    real, write = writing.sampled, writing.Parts.write
+    write, kept = Blocks.write, []
 
-    def watched(task, asked, actors, blocks):
-        sampled.extend(blocks)
-        yield from real(task, asked, actors, blocks)
-
-    def killed(self, part, texts):
-        if part == 2:
+    def killed(self, block, texts):
+        if len(kept) == 2:
             raise KeyboardInterrupt
-        write(self, part, texts)
+        watched(self, block, texts)
 
-    monkeypatch.setattr(writing, "sampled", watched)
+    def watched(self, block, texts):
+        kept.append(block)
+        write(self, block, texts)
+
     with monkeypatch.context() as patch:
-        patch.setattr(writing.Parts, "write", killed)
+        patch.setattr(Blocks, "write", killed)
         with pytest.raises(KeyboardInterrupt):
             write_samples(tiny_base, prompts(CELLS), CONFIG, CODES, out, actors=1, source=source)
     assert not out.exists()
-    assert sampled == [0, 1, 2]
-    sampled.clear()
-    told: list[int] = []
+    finished, told = set(kept), []
+    kept.clear()
+    monkeypatch.setattr(Blocks, "write", watched)
     counts = write_samples(tiny_base, prompts(CELLS), CONFIG, CODES, out, actors=2, source=source, progress=told.append)
-    assert sampled == ([2] if named else [0, 1, 2])
+    assert {*kept} == {0, 1, 2} - (finished if named else set())
     assert counts == replace(first[1], source=source)
     assert pq.read_table(out).equals(pq.read_table(first[0]))
     assert told == sorted(told)
+    assert told[0] == (sum(len(CELLS[block * BATCH :][:BATCH]) for block in finished) if named else 0)
     assert told[-1] == len(CELLS)
-    assert list(tmp_path.iterdir()) == [out], "parts are gone"
+    assert list(tmp_path.iterdir()) == [out], "blocks are gone"
+
+
+def test_a_block_is_taken_over_by_what_decides_it_alone(tiny_base, tmp_path):
+    """Neither other settings, nor another model or other prompts, find the texts of this one."""
+    blocks, asked = blocks_of(tmp_path, tiny_base, prompts(BLOCK * 2)), prompts(BLOCK * 2)
+    texts = pa.table({"text": ["a text"]})
     other = CONFIG.model_copy(update={"seed": 4})
-    write_samples(tiny_base, prompts(BLOCK), other, CODES, out, actors=1, source=source)
-    assert sampled[-1] == 0, "other settings take over nothing"
+    for change in ({"config": other}, {"source": "another model"}, {"source": ""}, {"asked": asked[1:] + asked[:1]}):
+        blocks.write(1, texts)
+        assert blocks_of(tmp_path, tiny_base, **{"asked": asked} | change).left() == [0, 1], change
+        assert blocks.left() == [0, 1], "what nobody will read is removed"
+    blocks.write(1, texts)
+    longer = blocks_of(tmp_path, tiny_base, prompts(BLOCK * 3))
+    assert longer.left() == [0, 2], "a block does not depend on those behind it"
 
 
 @pytest.mark.exhaustive
@@ -200,14 +210,12 @@ def test_the_drivers_memory_does_not_grow_with_the_texts(tiny_base, tmp_path, mo
 
         def __init__(self, task): ...
 
-        def ready(self): ...
-
-        def sample(self, number, block):
+        def __call__(self, number, block):
             texts = [(f"{number} {place} " + "so nice " * 125)[:1000] for place in range(len(block))]
             columns = {"cell": pa.array([0] * len(block), pa.int64()), "text": pa.array(texts, pa.large_string())}
-            return number, pa.table(columns | {"reason": pa.nulls(len(block), pa.string())}, metadata={METADATA: b"{}"})
+            return pa.table(columns | {"reason": pa.nulls(len(block), pa.string())}, metadata={METADATA: b"{}"})
 
-    monkeypatch.setattr(writing, "SamplingActor", Long)
+    monkeypatch.setattr(writing, "Sampler", Long)
     rises = []
     for count in (5_000, 10_000, 110_000):  # the first one warms up
         asked, out = CodedPrompts([0] * count, CODES), tmp_path / f"{count}"

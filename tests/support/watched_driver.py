@@ -25,6 +25,7 @@ import ray
 from rayprivacy.blocks import steps_plan
 from rayprivacy.cli import main
 from rayprivacy.corpus import shards
+from rayprivacy.corpus.settings import MEMORY
 from rayprivacy.dpsgd import train
 from rayprivacy.generation import writing
 from rayprivacy.teachers import pool
@@ -112,10 +113,10 @@ def _watched_group(points: Points) -> type:
 
 
 def _watched_sampler(points: Points) -> type:
-    class Watched(writing.SamplingActor):
-        def sample(self, *args: Any) -> Any:
+    class Watched(writing.Sampler):
+        def __call__(self, *args: Any) -> Any:
             points.reach("writing")
-            return super().sample(*args)
+            return super().__call__(*args)
 
     return Watched
 
@@ -144,11 +145,12 @@ def _watched_worker(real: Callable[..., Any], points: Points) -> Callable[[Any],
 
 
 def _watch(points: Points) -> None:
+    shards._OF_MEMORY = MEMORY // 5000  # so that a small corpus is shuffled, too
     shards._read = _shared(shards._read, points)
     shards._write = _stopped(shards._write, points)
     pool._SealedGroup = _watched_group(points)  # type: ignore[misc]
     train.train_worker = _watched_worker(train.train_worker, points)
-    writing.SamplingActor = _watched_sampler(points)  # type: ignore[misc]
+    writing.Sampler = _watched_sampler(points)  # type: ignore[misc]
     steps_plan.PART_FILES = int(os.environ.get("PART_FILES", steps_plan.PART_FILES))
 
 

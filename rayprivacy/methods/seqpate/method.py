@@ -41,7 +41,8 @@ from rayprivacy.runs import directory
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.method import Output
 from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
-from rayprivacy.teachers.pool import TeacherPool, cache_features, teacher_pool
+from rayprivacy.teachers.encoding_job import cache_features
+from rayprivacy.teachers.pool import TeacherPool, teacher_pool
 from rayprivacy.teachers.spec import GroupSpec
 
 HOW = "A language model trained on public text and on differentially private votes."

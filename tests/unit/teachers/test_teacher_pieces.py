@@ -14,14 +14,14 @@ import torch
 
 from rayprivacy.core.errors import ClusterError, ConfigError, ReleaseError, ShardError
 from rayprivacy.core.files import Journal
+from rayprivacy.teachers import handout as handout_module
 from rayprivacy.teachers import workspace as workspace_module
+from rayprivacy.teachers.handout import LEAST_PATIENCE_S, Handout, Worker
 from rayprivacy.teachers.head_kinds import VOTERS
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
 from rayprivacy.teachers.spec import actor_options, blocks_of, places, training_pieces, voting_pieces
 from rayprivacy.teachers.votes import PartialSum, VoteTotal
 from rayprivacy.teachers.workspace import Workspace
-from rayprivacy.work import pool as handout_module
-from rayprivacy.work.pool import LEAST_PATIENCE_S, Handout, Worker
 
 
 def _partial(pairs, value=None):

@@ -1,4 +1,6 @@
-"""A pool of Ray actors that pull work: an actor that dies is replaced, and what only it knew is done again.
+"""The pool of teacher actors, which pull work: one that dies is replaced, and what only it knew is done again.
+
+Teachers are the one thing that Ray Data does not hand out (`work.mapping`): they hold weights and sums between calls.
 
 One handle is one process: Ray restarts nothing here. An actor that cannot be reached is killed before its work is
 handed to others, so that nothing it still computes is ever read. New actors get work once they have answered a first
@@ -20,17 +22,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError
 
-from rayprivacy.core.errors import ReleaseError
-from rayprivacy.core.private import Seal
+from rayprivacy.teachers.spec import SEAL
+from rayprivacy.work.mapping import LOSSES, gave_up, is_loss
 
 AHEAD = 2  # calls an actor may have outstanding: the next one waits where it will run
 PATIENCE = 2.0  # times the longest piece so far, after which an actor counts as a straggler
 LEAST_PATIENCE_S = 10.0  # and this long at least: a thief may have to load first what a straggler has loaded
 POLL_S = 1.0  # how often the clock is looked at where work may be stolen
-LOSSES = 4  # deaths per place in one step, after which the cluster is not worth waiting for
-_SEAL = Seal(ReleaseError, "nothing was charged or released, run again with --resume")
 _LOST = object()  # in place of a result: the process that should have given it is gone
 
 
@@ -192,13 +192,10 @@ class ActorPool:
         self.workers[self.workers.index(worker)] = self._new()
 
     def count_loss(self, step: str) -> None:
-        """Count a loss."""
+        """Count a loss; every place has so many in one step."""
         self._losses += 1
         if self._losses > LOSSES * len(self.workers):
-            raise ReleaseError(
-                f"{step} lost {self._losses} actors: check the memory of the machines; nothing was charged or released,"
-                " run again with --resume."
-            )
+            raise gave_up(step, SEAL)
 
     def check_alive(self, step: str) -> None:
         """Replace the dead among the actors that hold results."""
@@ -219,16 +216,7 @@ def _result(step: str, call: Any) -> Any:
     try:
         return ray.get(call)
     except RayError as error:
-        failure = None if is_loss(error) else _SEAL.unwrap(step, error)
+        failure = None if is_loss(error) else SEAL.unwrap(step, error)
     if failure is None:
         return _LOST
     raise failure  # outside the except block, so that Ray's text does not come along
-
-
-def is_loss(error: BaseException) -> bool:
-    """Whether Ray lost a process or an object, rather than our code having raised something."""
-    if isinstance(error, RayActorError) and error.actor_init_failed:
-        return False
-    while isinstance(error, RayTaskError):
-        error = error.cause
-    return isinstance(error, RayError)
