@@ -26,7 +26,8 @@ from rayprivacy.runs.recipe import LOCAL
 
 _QUIET: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
 _DASHBOARD = "ray.dashboard.optional_deps"  # what Ray tries to import before it starts the dashboard's agent
-_TEMPORARY, _LONGEST = "/tmp", 28  # characters, so that names of sockets below it are short enough
+_TEMPORARY = "/tmp"  # noqa: S108 - a folder of a drawn name is made in it
+_LONGEST = 28  # characters, so that names of sockets below it are short enough
 
 
 @contextmanager
@@ -67,7 +68,9 @@ def _own_folder() -> Iterator[str]:
 
 def _start_own(folder: str) -> None:
     """Start a Ray as where it is installed without its dashboard, whose agent would listen for requests."""
-    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # one machine has no node that could be taken away
+    os.environ.setdefault(
+        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0"
+    )  # one machine has no node that could be taken away
     os.environ.setdefault("AUTOSCALER_METRIC_PORT", "-1")  # there is no such port, and the monitor goes on without
     known = sys.modules.get(_DASHBOARD)
     sys.modules[_DASHBOARD] = None  # type: ignore[assignment]  # Ray cannot import it
