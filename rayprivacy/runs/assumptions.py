@@ -45,6 +45,7 @@ DISCRETE_NOISE = {
     "laplace": "The discrete Laplace on a grid of 2^-20 is accounted as the continuous one, except by pure epsilon.",
 }
 TIMING = "Running time and memory are not protected."
+CLUSTER = "Who sees the cluster's dashboard, its metrics, its logs or its disks sees how many rows the corpus has."
 
 
 def at(where: Where, *sentences: str) -> tuple[Placed, ...]:
@@ -59,7 +60,7 @@ def in_order(said: Iterable[Placed]) -> tuple[str, ...]:
 
 def of_unit(unit: PrivacyUnit) -> tuple[Placed, ...]:
     """What any claim about a unit rests on."""
-    return (*at(Where.UNIT, *OF_UNIT[unit]), (Where.TIME, TIMING))
+    return (*at(Where.UNIT, *OF_UNIT[unit]), *at(Where.TIME, TIMING, CLUSTER))
 
 
 def of_training(unit: PrivacyUnit, bands: int = 1, microbatches: int | None = None) -> tuple[str, ...]:

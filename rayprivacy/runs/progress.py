@@ -1,10 +1,10 @@
 """How far a run has come: gauges for Prometheus (what console and log say of it is in `meter`).
 
 All of it is public: names of stages, counts that the plan names with their totals (`Stage.work`: part files, stacks,
-teachers, queries, steps), and seconds. Running time is not protected. Part files are counted at the end of their stage,
-all at once: an empty part creates no Ray task, so a live counter would reveal how many parts hold users. Tokens per
-second are steps per second times expected_batch times max_tokens: a nominal figure, since how many users a step samples
-and how many tokens it reads are private.
+teachers, queries, steps), and seconds. They are for people who may see nothing else of the cluster, such as how many
+rows there are. Running time is not protected, but part files are counted at the end of their stage, all at once: a live
+counter would tell by its pace how much each holds. Tokens per second are steps per second times expected_batch times
+max_tokens: a nominal figure, since how many users a step samples and how many tokens it reads are private.
 
 Ray's metrics agent exports them as
 

@@ -2,13 +2,19 @@
 
 The service is a Ray actor through which workers on other nodes charge, and which exports gauges. The driver starts it,
 because a ledger that is a file is on the driver's node, and workers may not be.
+
+Whoever sees Ray's dashboard, metrics or folder sees how many rows there are (docs/soundness.md, the boundary). So a Ray
+of our own has no dashboard and no metrics, and its folder is the owner's. Ray's own ports stay, and ask for its token.
 """
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import ray
 
@@ -17,6 +23,11 @@ from rayprivacy.ledger.client import LedgerClient, close_service
 from rayprivacy.ledger.service import Address, find_service
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.runs.recipe import LOCAL
+
+_QUIET: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+_DASHBOARD = "ray.dashboard.optional_deps"  # what Ray tries to import before it starts the dashboard's agent
+_TEMPORARY = "/tmp"  # noqa: S108 - a folder of a drawn name is made in it
+_LONGEST = 28  # characters, so that names of sockets below it are short enough
 
 
 @contextmanager
@@ -29,21 +40,48 @@ def ray_session(address: str) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if address == LOCAL:  # one machine has no node that could be taken away
-        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what failed is said once, in our own words
+    with _own_folder() if address == LOCAL else nullcontext() as folder:
+        try:
+            _start_own(folder) if folder else ray.init(address=address, **_QUIET)
+        except Exception as error:  # Ray raises bare exceptions here, and nothing private has been read yet
+            reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+            raise ClusterError(
+                f"resources.address is '{address}' and Ray did not start there ({reason}): check the address, or how"
+                " busy this machine is, and run the same command again."
+            ) from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _own_folder() -> Iterator[str]:
+    """Where Ray keeps logs and rows that find no room in memory, for the owner alone; it goes when the run ends."""
+    parent = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or _TEMPORARY
+    if len(parent) > _LONGEST or not Path(parent).is_dir():
+        parent = _TEMPORARY
+    with TemporaryDirectory(prefix="ray-", dir=parent, ignore_cleanup_errors=True) as folder:  # made with mode 0700
+        yield f"{folder}/r"  # Ray lets everybody into the folder that it is given, but not into the one around it
+
+
+def _start_own(folder: str) -> None:
+    """Start a Ray as where it is installed without its dashboard, whose agent would listen for requests."""
+    os.environ.setdefault(
+        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0"
+    )  # one machine has no node that could be taken away
+    os.environ.setdefault("AUTOSCALER_METRIC_PORT", "-1")  # there is no such port, and the monitor goes on without
+    known = sys.modules.get(_DASHBOARD)
+    sys.modules[_DASHBOARD] = None  # type: ignore[assignment]  # Ray cannot import it
     try:
-        ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    except Exception as error:  # Ray raises bare exceptions here, and nothing private has been read yet
-        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
-        raise ClusterError(
-            f"resources.address is '{address}' and Ray did not start there ({reason}): check the address, or how busy"
-            " this machine is, and run the same command again."
-        ) from error
-    try:
-        yield
+        ray.init(address=LOCAL, _temp_dir=folder, _system_config={"enable_metrics_collection": False}, **_QUIET)
     finally:
-        ray.shutdown()
+        del sys.modules[_DASHBOARD]
+        if known:
+            sys.modules[_DASHBOARD] = known
+    with suppress(OSError):  # Ray writes the token of this user for all to read
+        Path("~/.ray/auth_token").expanduser().chmod(0o600)
 
 
 def ledger_address(privacy: PrivacyConfig, watched: bool) -> Address:

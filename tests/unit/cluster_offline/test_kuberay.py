@@ -16,6 +16,7 @@ from rayprivacy.methods.registry import METHODS
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "kuberay"
+PROMETHEUS = ROOT / "deploy" / "prometheus.yaml"
 SCHEMA = json.loads((Path(__file__).parent / "kuberay_schema.json").read_text())
 KUBERNETES = "1.37"
 HEAD = "rayClusterSpec headGroupSpec rayStartParam"
@@ -36,21 +37,61 @@ def pods_of(manifest):
         yield {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": group["template"]["spec"]}
 
 
-def check(manifest):
+def check_own(manifest):
     # Each kind alone, so that an error names the field and not the choice of kinds.
     Draft202012Validator({**SCHEMA, "oneOf": [{"$ref": f"#/$defs/{manifest['kind']}"}]}).validate(manifest)
+
+
+def check(manifest):
+    check_own(manifest)
     for pod in pods_of(manifest):
         kubernetes_validate.validate(pod, KUBERNETES, strict=True)
 
 
 def test_every_manifest_is_valid_and_the_volume_is_shared():
-    assert sorted(path.name for path in FOLDER.glob("*.yaml")) == [*NAMES, "storage.yaml"]
+    assert {path.name for path in FOLDER.glob("*.yaml")} == {*NAMES, "monitor.yaml", "network.yaml", "storage.yaml"}
     Draft202012Validator.check_schema(SCHEMA)
     for name in NAMES:
         check(load(name))
     volume = load("storage.yaml")
     kubernetes_validate.validate(volume, KUBERNETES, strict=True)
     assert volume["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def listening():
+    """The ports that containers name, by their names; those of heads and workers agree."""
+    pods = [pod for name in NAMES for pod in pods_of(load(name))]
+    containers = [container for pod in pods for container in pod["spec"]["containers"]]
+    return {port["name"]: port["containerPort"] for container in containers for port in container["ports"]}
+
+
+def test_dashboard_and_metrics_are_for_the_namespace_and_for_labelled_ones():
+    policy, ports = load("network.yaml"), listening()
+    kubernetes_validate.validate(policy, KUBERNETES, strict=True)
+    spec, of_ray = policy["spec"], {"matchExpressions": [{"key": "ray.io/node-type", "operator": "Exists"}]}
+    assert (spec["policyTypes"], spec["podSelector"]) == (["Ingress"], of_ray)
+    opened = {json.dumps(rule["from"]): {each["port"] for each in rule.get("ports", [])} for rule in spec["ingress"]}
+    assert opened == {
+        json.dumps([{"podSelector": of_ray}]): set(),  # all: Ray draws ports
+        json.dumps([{"podSelector": {}}]): {ports[name] for name in ("dashboard", "client", "metrics")},
+        json.dumps([{"namespaceSelector": {"matchLabels": {"rayprivacy/metrics": "read"}}}]): {ports["metrics"]},
+        json.dumps([{"namespaceSelector": {"matchLabels": {"rayprivacy/operator": "yes"}}}]): {ports["dashboard"]},
+    }
+
+
+def test_prometheus_stores_the_same_of_pods_as_of_machines():
+    monitor = load("monitor.yaml")
+    check_own(monitor)
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (keep,), (job,) = endpoint["metricRelabelings"], yaml.safe_load(PROMETHEUS.read_text())["scrape_configs"]
+    assert endpoint["port"] in listening()
+    assert [{"source_labels": keep["sourceLabels"], **{key: keep[key] for key in ("regex", "action")}}] == (
+        job["metric_relabel_configs"]
+    )
+    assert monitor["spec"]["selector"] == load("network.yaml")["spec"]["podSelector"]
+    monitor["spec"]["podMetricsEndpoint"] = []
+    with pytest.raises(ValidationError):
+        check_own(monitor)
 
 
 @pytest.mark.parametrize("path", ["backoffLimits", "rayClusterSpec authOption", "rayClusterSpec rayStartParams", HEAD])
