@@ -62,6 +62,7 @@ class ShardManifest:
     unit: PrivacyUnit = PrivacyUnit.USER
     max_shards_per_phrase: int | None = None
     more: tuple[FileEntry, ...] = ()  # further files of parts that are split, in order, also of the hold-out
+    version: str = ""  # which version of which kind of table the source is a copy of; empty for files
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
@@ -103,8 +104,9 @@ class ShardManifest:
         body = {"schema_version": _SCHEMA_VERSION} | asdict(self)
         if self.unit is PrivacyUnit.USER:  # left out, so that manifests of the first version stay what they are
             del body["unit"], body["max_shards_per_phrase"]
-        if not self.more:  # likewise
-            del body["more"]
+        for name in ("more", "version"):
+            if not body[name]:  # likewise
+                del body[name]
         return body
 
 
