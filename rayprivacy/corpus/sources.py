@@ -1,10 +1,10 @@
 """The private corpus as tables of user, text and labels: Parquet, JSONL or CSV files, in shares that many tasks read.
 
-The readers are ours: Ray's CSV reader quotes the row it fails on and infers types piece by piece, and its blocks are
-counted where others can see it (see `spill`). Text formats are read as strings, ids as they are written: type inference
-works piece by piece, and would name one user 007 in one piece and 7 in another, or read an id as a date: one person in
-two shards. Names and columns are checked first, so that a typo costs nothing. How many shares there are follows the
-size of the source, and is as private as that (see `work.pieces`).
+The readers are ours: Ray's CSV reader quotes the row it fails on and infers types piece by piece. Text formats are read
+as strings, ids as they are written: type inference works piece by piece, and would name one user 007 in one piece and 7
+in another, or read an id as a date: one person in two shards. Names and columns are checked first, so that a typo costs
+nothing. How many shares there are follows the size of the source, and is as private as that. Tables are no files, and
+are refused here (see `tables`).
 
 Only the source as the recipe writes it is ever named in an error: a file in a directory may be named after a user. The
 columns of a Parquet file are named, because they come from its schema; those of CSV and JSONL are not, because they are

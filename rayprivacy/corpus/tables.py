@@ -13,12 +13,11 @@ it is a list of Arrow streams. What libraries raise may quote rows or credential
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from json import load
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyarrow import fs
@@ -32,6 +31,7 @@ from rayprivacy.core.uris import is_uri, open_uri, shown
 if TYPE_CHECKING:
     from ray.data import Dataset
 
+T = TypeVar("T")
 ICEBERG = "iceberg:"
 SEAL = Seal(CorpusError, "check that the table of corpus.source is whole and readable")
 _STREAM_ROWS = 65_536
@@ -58,25 +58,27 @@ class TableKind:
 
 @dataclass(frozen=True)
 class Table:
-    """A table that a recipe names; ask it inside a sentence that names the recipe's source (all methods do)."""
+    """A table that a recipe names; what its library raises becomes one sentence that names the recipe's source."""
 
     kind: TableKind
     source: str  # as the recipe writes it
 
     def latest(self, key: Key) -> str:
         """The version that is current; a Hugging Face dataset has none, and is named by a keyed digest."""
-        with self._asked("cannot be opened", "correct the name, or the access to it"):
-            return self.kind.latest(self._place, key)
+        return self._asked(
+            lambda: self.kind.latest(self._place, key), "cannot be opened", "correct the name, or the access to it"
+        )
 
     def columns(self, version: str) -> list[str]:
         """The columns at a version, without reading a row."""
-        with self._asked(f"has no {self.kind.version} {version} that can be opened", "choose another --out"):
-            return self.kind.columns(self._place, version)
+        which = f"has no {self.kind.version} {version} that can be opened"
+        return self._asked(lambda: self.kind.columns(self._place, version), which, "choose another --out")
 
     def rows(self, version: str, columns: list[str]) -> "Dataset":
         """The rows of a version, which Ray reads when they are asked for."""
-        with self._asked("cannot be read", "check that all its files are there"):
-            return self.kind.rows(self._place, version, columns)
+        return self._asked(
+            lambda: self.kind.rows(self._place, version, columns), "cannot be read", "check that its files are there"
+        )
 
     def named(self, version: str) -> str:
         """Kind and version, as manifest and certificate say it."""
@@ -88,8 +90,7 @@ class Table:
             return self.source.removeprefix(ICEBERG)
         return self.source if is_uri(self.source) else os.path.abspath(os.path.expanduser(self.source))
 
-    @contextmanager
-    def _asked(self, what: str, remedy: str) -> Iterator[None]:
+    def _asked(self, ask: Callable[[], T], what: str, remedy: str) -> T:
         said = f"corpus.source is '{shown(self.source)}', {self.kind.words}"
         if self.kind.module and find_spec(self.kind.module) is None:
             raise CorpusError(
@@ -98,13 +99,11 @@ class Table:
         if self.kind.module and is_uri(self.source) and "?" in self.source:
             raise CorpusError(f"{said}, which takes its options from the environment: leave out what follows the '?'.")
         try:
-            yield
+            return ask()
         except RayPrivacyError:
             raise
         except Exception as error:  # noqa: BLE001 - it may quote rows or credentials
             why = type(error).__name__
-        else:
-            return
         raise CorpusError(f"{said}, which {what} ({why}): {remedy}.")
 
 

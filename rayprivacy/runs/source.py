@@ -3,8 +3,8 @@
 That is a Ray Dataset that was handed over (`corpus.source: dataset`), or a table at one version (`corpus.tables`).
 `private/source` of the run then stands for it. Tasks write the copy, and the driver sees names and sums alone: each
 task writes one file, named by a keyed digest of its content, so that a task that is repeated writes the same file.
-Then files are named by their order. Each holds a public number of rows, so that where a row stands among the others,
-which names the rows of `corpus.layout` by place, follows from how many there are before it, and from no text.
+Then files are named by their order. Each holds a public number of rows: so the place of a row, by which some methods
+know it (`corpus.layout`), follows from how many rows come before it, and not from how long these are.
 
 The release id does not depend on what is in the copy, as it does not for a path; the shards, and with them the input
 digest of every charge, depend on its content.

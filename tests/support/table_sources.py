@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,11 @@ import pytest
 from small_jobs import SENTENCES, USERS, sentence
 
 CATALOGUE = "tests"
+_FOLDER = TemporaryDirectory()  # as long as the process: pyiceberg reads the environment once, when it is imported
+os.environ |= {
+    f"PYICEBERG_CATALOG__{CATALOGUE.upper()}__URI": f"sqlite:///{_FOLDER.name}/catalogue.db",
+    f"PYICEBERG_CATALOG__{CATALOGUE.upper()}__WAREHOUSE": f"file://{_FOLDER.name}/warehouse",
+}
 NUMBERED = pa.table(
     {
         "who": [f"user-{n % USERS}" for n in range(USERS * SENTENCES)],
@@ -17,7 +23,7 @@ NUMBERED = pa.table(
         "number": range(USERS * SENTENCES),
     }
 )
-MORE = pa.table({"who": ["eve"] * 3, "said": ["one", "two", "three"], "number": [997, 998, 999]})
+MORE = pa.table({"who": ["eve", "eve", "dan"], "said": ["one", "two", "three"], "number": [997, 998, 999]})
 
 
 def parquet(folder: Path, rows: pa.Table) -> str:
@@ -70,13 +76,6 @@ def delete_before(kind: str, source: str, number: int) -> None:
         lance.dataset(source).delete(f"number < {number}")
     else:
         open_catalogue().load_table(source.removeprefix(f"iceberg:{CATALOGUE}.")).delete(f"number < {number}")
-
-
-def configure_catalogue(folder: Path) -> None:
-    """By the environment, which pyiceberg reads once, when it is imported."""
-    prefix = f"PYICEBERG_CATALOG__{CATALOGUE.upper()}__"
-    os.environ[f"{prefix}URI"] = f"sqlite:///{folder}/catalogue.db"
-    os.environ[f"{prefix}WAREHOUSE"] = f"file://{folder}/warehouse"
 
 
 def open_catalogue() -> Any:

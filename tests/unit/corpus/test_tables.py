@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 import table_sources
 
-from rayprivacy.core.errors import CorpusError
+from rayprivacy.core.errors import ConfigError, CorpusError
 from rayprivacy.core.keys import Key
 from rayprivacy.corpus import tables
 from rayprivacy.corpus.public import public_texts
@@ -38,7 +38,7 @@ def test_a_folder_is_known_by_its_content_and_is_no_folder_of_files(tmp_path, na
         assert tables.table_of(each).kind.words == words
     with pytest.raises(CorpusError, match=rf"which is {words}, and files are read here"):
         locate(CorpusConfig(source=place))
-    with pytest.raises(CorpusError, match=rf"pretrain\.source is .*, which is {words}"):
+    with pytest.raises(ConfigError, match=rf"pretrain\.source is .*, which is {words}"):
         public_texts(place, "text", "pretrain")
 
 
