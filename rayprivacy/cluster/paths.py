@@ -16,6 +16,7 @@ from rayprivacy.core.config import PathKind, path_values
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.uris import is_uri, shown
 from rayprivacy.corpus.sources import CHITCHAT
+from rayprivacy.corpus.tables import ICEBERG
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.source import DATASET
 
@@ -64,7 +65,7 @@ def warnings_of(recipe: Recipe) -> Iterator[str]:
 
 
 def _corpus(name: str, source: str) -> None:
-    if source != CHITCHAT:
+    if source != CHITCHAT and not source.startswith(ICEBERG):
         _place(name, source, f"{REMEDY}, or a URI such as s3://bucket/chats")
 
 
@@ -105,7 +106,7 @@ def _check_apart(recipe: Recipe, shipped: Path) -> None:
     files = [("privacy.ledger", _one(ledger, name)) for name in _FILES]
     files += [("privacy.ledger", ledger.database if ledger.get_backend_name() == "sqlite" else None)]
     source = recipe.corpus.source
-    files += [("corpus.source", None if source == CHITCHAT or is_uri(source) else source)]
+    files += [("corpus.source", None if source == CHITCHAT or is_uri(source) or source.startswith(ICEBERG) else source)]
     for key, value in (*path_values(recipe, PathKind.PRIVATE), *files):
         if value and Path(value).resolve().is_relative_to(shipped):
             raise ConfigError(

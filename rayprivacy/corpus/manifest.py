@@ -62,6 +62,7 @@ class ShardManifest:
     unit: PrivacyUnit = PrivacyUnit.USER
     max_shards_per_phrase: int | None = None
     more: tuple[FileEntry, ...] = ()  # further files of parts that are split, in order, also of the hold-out
+    version: str = ""  # which version of which kind of table the source is a copy of; empty for files
 
     @property
     def files(self) -> tuple[FileEntry, ...]:

@@ -48,7 +48,8 @@ class CorpusConfig(Config):
     """The `corpus` block of a recipe.
 
     Attributes:
-        source: `chitchat`, or a Parquet, JSONL or CSV file or directory (a path, or a URI such as `s3://bucket/chats`).
+        source: `chitchat`; a Parquet, JSONL or CSV file or directory (a path, or a URI such as `s3://bucket/chats`);
+            the folder of a Delta or Lance table, or of a Hugging Face dataset; or `iceberg:CATALOG.NAMESPACE.TABLE`.
         text: the column that holds the text.
         user: the column that names the author; all text of one author is protected together. None where every row is
             its own author's, which methods that sanitise each document alone take, and no others.

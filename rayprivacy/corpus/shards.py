@@ -56,13 +56,14 @@ def shard_corpus(
     planted: pa.Table | None = None,
     memory: int = MEMORY,
     by_place: bool = False,
+    version: str = "",
 ) -> ShardManifest:
     """Write the corpus as `out/part-00000.parquet` ... and `out/holdout.parquet`, with Ray; an intact result of the
     same settings, key and source is returned as it is.
 
     `planted` are an audit's rows of user and text, without labels. `memory`, bytes per process, decides how many files
     a part becomes, but neither rows nor their order. With `by_place` rows are known by their place in the source
-    (`layout`).
+    (`layout`). `version` says which one of a table the source is a copy of, for the manifest.
     """
     layout = Layout(config, shards, per_part, unit, by_place)
     key = load_key(key_path)
@@ -78,7 +79,7 @@ def shard_corpus(
     clear_parts(private_directory(out))
     room = memory // _OF_MEMORY
     layout = replace(layout, cuts=-(-size_of(config) // (room * (layout.parts + 1))))
-    work = _Work(layout, key_path.absolute(), phrases, out, source, planted, room)
+    work = _Work(layout, key_path.absolute(), phrases, out, source, planted, room, version)
     try:
         manifest = _made(work, key, stamp)
     finally:
@@ -110,6 +111,7 @@ class _Work:
     stamp: str
     planted: pa.Table | None
     block_bytes: int
+    version: str
 
     @property
     def shares(self) -> int:
@@ -130,7 +132,7 @@ def _made(work: _Work, key: Key, stamp: str) -> ShardManifest:
     written = {report["file"]: report["entry"] for report in reports if report["entry"]}
     for file in set(layout.files) - written.keys():  # nobody is there
         written[file] = _entry(layout.shuffle_schema.empty_table(), file, key, work)[0]
-    return _manifest(layout, stamp, written, sum((Dropped(**report["dropped"]) for report in reports), Dropped()))
+    return _manifest(work, stamp, written, sum((Dropped(**report["dropped"]) for report in reports), Dropped()))
 
 
 @SEAL.around(_STEP)
@@ -207,7 +209,8 @@ def _entry(rows: pa.Table, file: int, key: Key, work: _Work) -> tuple[Json, Drop
     return asdict(write_part(finished, part, key, work.out, work.layout.unit, number)), dropped
 
 
-def _manifest(layout: Layout, stamp: str, written: dict[int, Json], dropped: Dropped) -> ShardManifest:
+def _manifest(work: _Work, stamp: str, written: dict[int, Json], dropped: Dropped) -> ShardManifest:
+    layout = work.layout
     entries = [FileEntry(**written[file]) for file in sorted(written)]
     first = {entry.part: entry for entry in reversed(entries)}
     return ShardManifest(
@@ -222,6 +225,7 @@ def _manifest(layout: Layout, stamp: str, written: dict[int, Json], dropped: Dro
         unit=layout.unit,
         max_shards_per_phrase=layout.config.max_shards_per_phrase,
         more=tuple(entry for entry in entries if entry is not first[entry.part]),
+        version=work.version,
     )
 
 

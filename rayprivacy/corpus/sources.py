@@ -1,10 +1,10 @@
 """The private corpus as tables of user, text and labels: Parquet, JSONL or CSV files, in shares that many tasks read.
 
-The readers are ours: Ray's CSV reader quotes the row it fails on and infers types piece by piece, and its blocks are
-counted where others can see it (see `spill`). Text formats are read as strings, ids as they are written: type inference
-works piece by piece, and would name one user 007 in one piece and 7 in another, or read an id as a date: one person in
-two shards. Names and columns are checked first, so that a typo costs nothing. How many shares there are follows the
-size of the source, and is as private as that (see `work.pieces`).
+The readers are ours: Ray's CSV reader quotes the row it fails on and infers types piece by piece. Text formats are read
+as strings, ids as they are written: type inference works piece by piece, and would name one user 007 in one piece and 7
+in another, or read an id as a date: one person in two shards. Names and columns are checked first, so that a typo costs
+nothing. How many shares there are follows the size of the source, and is as private as that. Tables are no files, and
+are refused here (see `tables`).
 
 Only the source as the recipe writes it is ever named in an error: a file in a directory may be named after a user. The
 columns of a Parquet file are named, because they come from its schema; those of CSV and JSONL are not, because they are
@@ -36,6 +36,7 @@ from rayprivacy.core.private import Seal, digest_json
 from rayprivacy.core.uris import is_uri, open_uri, shown
 from rayprivacy.corpus.layout import JOINED
 from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.tables import ICEBERG, Table, table_among, table_of
 from rayprivacy.corpus.users import PLACE
 
 SEAL = Seal(CorpusError, "check that every file of corpus.source is well-formed and readable")
@@ -74,11 +75,13 @@ def filesystem_of(source: str) -> tuple[fs.FileSystem, str]:
 @sealed("listing the corpus")
 def locate(config: CorpusConfig) -> SourceFiles:
     """List the source's files."""
+    if config.source.startswith(ICEBERG):
+        _refuse(table_of(config.source))
     filesystem, path = filesystem_of(config.source)
     info = filesystem.get_file_info(path)
     if info.type == fs.FileType.NotFound:
         raise CorpusError(f"corpus.source is '{shown(config.source)}', which does not exist: correct the path.")
-    found = [info] if info.type == fs.FileType.File else _inside(filesystem, path)
+    found = [info] if info.type == fs.FileType.File else _inside(config.source, filesystem, path)
     kinds = {kind for file in found if (kind := _kind(file.base_name)) in FORMATS}
     if len(kinds) != 1:
         what = f"mixes {' and '.join(sorted(kinds))} files" if kinds else "has no known extension"
@@ -135,10 +138,27 @@ def _header(stream: pa.NativeFile, kind: str) -> list[str]:
     return list(json.loads(line))
 
 
-def _inside(filesystem: fs.FileSystem, path: str) -> list[fs.FileInfo]:
+def _inside(source: str, filesystem: fs.FileSystem, path: str) -> list[fs.FileInfo]:
     found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
-    # As in Spark and Arrow, names that start with a dot or an underscore are markers, not data.
-    return [file for file in found if file.type == fs.FileType.File and file.base_name[0] not in "._"]
+    files = {file.path[len(path) :].strip("/"): file for file in found if file.type == fs.FileType.File}
+    _refuse(table_among(source, [*files]))
+    return [file for name, file in files.items() if not any(map(_is_marker, name.split("/")))]
+
+
+def _refuse(table: Table | None) -> None:
+    """A table's files do not say by themselves which rows it has."""
+    if table:
+        raise CorpusError(
+            f"corpus.source is '{shown(table.source)}', which is {table.kind.words}, and files are read here: write"
+            " its rows to .parquet, .jsonl or .csv files."
+        )
+
+
+def _is_marker(name: str) -> bool:
+    """As in Spark and Arrow, files and folders whose names start with a dot or an underscore are no data, but for
+    folders of a partition, such as `_day=3`.
+    """
+    return name.startswith((".", "_")) and "=" not in name
 
 
 def _kind(name: str) -> str:

@@ -38,7 +38,7 @@ from rayprivacy.runs.directory import R, Run, forget_another_corpus
 from rayprivacy.runs.plan import CORPUS, PARTS_SHARDED, Plan
 from rayprivacy.runs.progress import ProgressGauges
 from rayprivacy.runs.recipe import LOCAL, StageNeeds
-from rayprivacy.runs.source import corpus_of
+from rayprivacy.runs.source import corpus_of, version_of
 
 MINUTES = 15.0  # that a stage waits at most: autoscalers take a few to start a machine
 T = TypeVar("T")
@@ -159,13 +159,19 @@ class RunContext(Generic[R]):
         return named | {"pretrained model": f"{named['base model']} -> {self.pretrained.backbone.digest[:16]}"}
 
     @property
+    def corpus_version(self) -> dict[str, str]:
+        """The version of the table that the corpus is, for the certificate; nothing where it is none."""
+        return {"corpus": self.corpus.version} if self.corpus.version else {}
+
+    @property
     def public_inputs(self) -> tuple[str, ...]:
-        """Sentences for the certificate on public inputs that are known by their digest alone."""
+        """Sentences for the certificate on public inputs that are known by their digest or their name alone."""
         inputs = [
             f"the scales of layers in '{stage}' have digest {named}" for stage, named in self.layer_scales.items()
         ]
         if self.pretrained is not None:
             inputs.insert(0, f"the text on which the base model was trained first has digest {self.pretrained.text}")
+        inputs += [f"which version of the corpus was read ({named})" for named in self.corpus_version.values()]
         return tuple(f"Public input: {each}." for each in inputs)
 
     @property
@@ -225,6 +231,7 @@ class RunContext(Generic[R]):
                 unit,
                 self._planted(recipe.audit.canaries) if recipe.audit else None,
                 by_place=self.plan.protection.is_word_for_word,
+                version=version_of(self.run),
             )
             phrases = PhraseFile.of(corpus.phrases, self.key) if corpus.phrases else None
             verify_with_ray(folder, self.key_path, unit, phrases)

@@ -49,7 +49,7 @@ def write_certificate(context: RunContext[Any]) -> Json:
         run_request=recipe.privacy.budget,
         assumptions=(*plan.assumptions, *dict.fromkeys(context.tried.values()), *context.public_inputs),
         test_key=context.key.is_test_key,
-        versions={name: version(name) for name in PACKAGES} | context.model_version,
+        versions={name: version(name) for name in PACKAGES} | context.model_version | context.corpus_version,
         stages=[*stages, {"name": TOGETHER, "epsilon": epsilon_of(rule, plan.charges)}],
         figures=plan.figures,
         warnings=plan.warnings,
@@ -100,10 +100,8 @@ def drive(
             run.console.print(ledger.news, highlight=False, markup=False, soft_wrap=True)
         key = load_or_create_key(Path(run.recipe.privacy.key).absolute())
         run.begin()
-        if dataset is not None:
-            with run.stage("dataset"):
-                source.write_dataset(run, dataset, key)
         with _session(run, plan) as progress:
+            source.settle_source(run, dataset)
             context = RunContext(run, plan, ledger, key, progress, until)
             output = method.execute(context)
         context.keep_ledger_head()

@@ -29,6 +29,7 @@ from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.core.uris import has_credentials, is_uri, shown, sounds_secret
 from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.tables import ICEBERG
 from rayprivacy.evaluation.settings import LEAST_COMPARED
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.ledger.settings import PrivacyConfig
@@ -86,7 +87,8 @@ def _place(value: str, kind: PathKind) -> PurePath | None:
     """A local place as a `Path` without links, one in a store as a pure path; None for what is a mere name."""
     if not is_uri(value):
         path = os.path.expanduser(value)
-        named = not os.path.exists(path) if kind is PathKind.PUBLIC_MODEL else kind in _CORPORA and value in _NAMES
+        is_name = value in _NAMES or value.startswith(ICEBERG)
+        named = not os.path.exists(path) if kind is PathKind.PUBLIC_MODEL else kind in _CORPORA and is_name
         return None if named else Path(os.path.realpath(path))
     uri = urlsplit(value)
     if uri.scheme == "file":

@@ -63,8 +63,11 @@ def source(path, **more):
 def test_locate_takes_files_directories_and_ignores_markers(tmp_path):
     for name in ("b.jsonl", "a.jsonl", "_SUCCESS", ".hidden.csv", "README"):
         (tmp_path / name).write_text('{"user": "u", "text": "t"}\n')
+    for folder in ("_old", ".trash", "_day=3"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "c.jsonl").write_text("{}\n")
     whole = sources.locate(source(tmp_path))
-    assert [path.rsplit("/", 1)[1] for path in whole.paths] == ["a.jsonl", "b.jsonl"]
+    assert [path.rsplit("/", 1)[1] for path in whole.paths] == ["c.jsonl", "a.jsonl", "b.jsonl"], "in _day=3"
     assert sources.locate(source((tmp_path / "a.jsonl").as_uri())).kind == "jsonl"
     (tmp_path / "a.jsonl").write_text("{}\n")
     assert sources.locate(source(tmp_path)).stamp != whole.stamp

@@ -63,6 +63,7 @@ def test_what_the_cluster_finds_is_taken(tmp_path, monkeypatch):
     for source in ("/mnt/chats.parquet", "s3://bucket/chats?region=eu-central-1"):
         check_recipe_paths(recipe(corpus={"source": source}))
         check_recipe_paths(recipe(pretrain={"source": source}))
+    check_recipe_paths(recipe(corpus={"source": "iceberg:prod.talk.chats"}), shipped=tmp_path)
     for ledger in ("sqlite:////var/ledger.db", "postgresql://me@db/ledger?passfile=/mnt/pgpass"):
         check_recipe_paths(recipe(privacy={"ledger": ledger}))
     monkeypatch.chdir(tmp_path)
