@@ -33,7 +33,7 @@ print(json.dumps(seen | {"left": os.path.exists(around), "token": token}))
 TALK = {"gcs_server", "raylet", "ray::RuntimeEnvAgent"}  # by whose ports Ray's processes talk; workers are `ray::IDLE`
 
 
-@pytest.fixture(scope="module", params=["short", "long" * 30])
+@pytest.fixture(scope="module", params=["short", "long" * 30], ids=["short", "long"])
 def seen(tmp_path_factory, request, zygotes):
     """What a process sees in its local run, whose temporary folder may have too long a name for sockets."""
     folder = tmp_path_factory.mktemp("local") / request.param

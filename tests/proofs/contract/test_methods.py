@@ -14,6 +14,7 @@ from rayprivacy.core.config import PathKind, path_keys
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.methods.registry import METHODS, method_named, parse_recipe
 from rayprivacy.runs.account import open_account
+from rayprivacy.runs.assumptions import CLUSTER
 from rayprivacy.runs.audit import shadow_recipe
 from rayprivacy.runs.recipe import elsewhere
 
@@ -35,7 +36,7 @@ def test_a_method_has_all_its_parts(name):
     assert method.name == recipe.method == name
     plan, card = method.planned(recipe), method.card
     assert plan.charges
-    assert plan.assumptions
+    assert CLUSTER in plan.assumptions
     assert all(stage.reads for stage in plan.stages)
     assert recipe.release_id.startswith(f"{name}-")
     assert card.citation in f"made by {card.citation}: {card.sentence}"

@@ -9,7 +9,7 @@ from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import PrivacyUnit, Protection
 from rayprivacy.methods.registry import parse_recipe
-from rayprivacy.runs.assumptions import OF_UNIT, TIMING, Where, at
+from rayprivacy.runs.assumptions import CLUSTER, OF_UNIT, TIMING, Where, at
 from rayprivacy.runs.plan import Block, Plan, Stage
 
 RECIPE = parse_recipe({"method": "toy"})
@@ -50,7 +50,7 @@ def test_a_plan_is_what_its_blocks_are():
     assert plan.charges == [GaussianDpEvent(3.0), GaussianDpEvent(7.0)]
     assert plan.stage("steps").mechanism == (GaussianDpEvent(7.0),), "what is charged beside, wherever it stands"
     own = ("topics are public", "a model", "coins are secret", "noise is noise")
-    assert plan.assumptions == (*OF_UNIT[PrivacyUnit.USER], *own, TIMING)
+    assert plan.assumptions == (*OF_UNIT[PrivacyUnit.USER], *own, TIMING, CLUSTER)
     assert (plan.noise, plan.shards) == ("some", 2)
     with pytest.raises(ConfigError, match="the topics cannot be read"):
         plan.check(RECIPE)
