@@ -8,7 +8,8 @@ GRAMMAR := xgrammar==0.2.8 apache-tvm-ffi==0.1.15.post2 llguidance==1.9.1
 # Temporary folders lie in memory where a few gigabytes of it are to be had: databases wait for their disk at every commit.
 MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
 # A process of tests that dies ends the session: after a crash xdist may wait without an end for what is left.
-PYTEST := OMP_NUM_THREADS=1 $(MEMORY) $(PY) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
+# Three processes on two cores: those that start Ray, or wait for it, leave a core idle for a third of their time.
+PYTEST := OMP_NUM_THREADS=1 $(MEMORY) $(PY) -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
 RECIPE := jobs/seqpate/chat.yaml
 OUT    := runs/quickstart
 

@@ -180,7 +180,7 @@ def _pay(url, number):
 def test_sixty_four_tasks_on_two_nodes_cannot_overspend_what_fits_twenty(joined, tmp_path, store):
     joined.other()
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-    pay = ray.remote(_pay).options(num_cpus=0.5, max_retries=0)
+    pay = ray.remote(num_cpus=0.5, max_retries=0)(_pay)
     with ExitStack() as stack:
         server = make_url(stack.enter_context(postgres_server())) if store == "postgresql" else None
         there = server and server.set(drivername=store).render_as_string(hide_password=False)

@@ -20,7 +20,7 @@ FEW = (
 TWO = ("stages.trees.steps=4", "stages.utterances.steps=4", "parses.max_tokens=96")
 ONE = ("training.steps=4",)
 Rows = Callable[..., Any]
-PARSER = {"steps": 60, "batch": 8, "max_tokens": 24, "learning_rate": 0.01}
+PARSER = {"steps": 240, "batch": 8, "max_tokens": 24, "learning_rate": 0.02}
 
 
 def _options(values):

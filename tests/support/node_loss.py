@@ -30,7 +30,7 @@ T = TypeVar("T")
 SEQPATE: dict[str, Any] = recipes.SEQPATE | {
     "teachers": recipes.SEQPATE["teachers"] | {"count": 40, "stack": 7},  # 6 parts
     "evaluation": recipes.EVALUATION,
-    "resources": {"actors": 2, "cpus_per_actor": 2},  # one on each node; 4 pieces of a vote
+    "resources": {"actors": 2, "cpus_per_actor": 2},  # one on each node; 3 pieces of a vote
 }
 GENERATOR: dict[str, Any] = recipes.GENERATOR | {
     "training": recipes.TRAINING | {"bands": 2},  # noise that has to be made again

@@ -20,7 +20,7 @@ from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.release.histogram import HistogramMechanism
-from rayprivacy.runs.assumptions import DISCRETE_NOISE, OF_UNIT, TIMING
+from rayprivacy.runs.assumptions import CLUSTER, DISCRETE_NOISE, OF_UNIT, TIMING
 from rayprivacy.runs.method import BASE, Card, Method, Output
 from rayprivacy.runs.plan import Plan, Stage, Work
 from rayprivacy.runs.recipe import Recipe
@@ -65,7 +65,7 @@ def plan(recipe: ToyRecipe) -> Plan:
         ),
         protection=mechanism.protection,
         noise=f"noise multiplier {mechanism.sigma:g}",
-        assumptions=(*OF_UNIT[recipe.privacy.unit], DISCRETE_NOISE["gaussian"], TIMING),
+        assumptions=(*OF_UNIT[recipe.privacy.unit], DISCRETE_NOISE["gaussian"], TIMING, CLUSTER),
         shards=3,
     )
 

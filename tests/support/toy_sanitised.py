@@ -58,7 +58,7 @@ def plan(recipe: SwapRecipe) -> Plan:
         protection=Protection(PrivacyUnit.RECORD, kind=AccountKind.METRIC_LOCAL),
         protects="words of text",
         noise=f"each word at epsilon {recipe.swap.epsilon:g}",
-        assumptions=("A document has no more words than swap.words.",),
+        assumptions=("A document has no more words than swap.words.", CLUSTER),
     )
 
 

@@ -19,7 +19,7 @@ from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.release.step_mechanism import NoisySteps
-from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
+from rayprivacy.runs.assumptions import CLUSTER, OF_UNIT, TIMING, of_training
 from rayprivacy.runs.method import Card, Method, Output
 from rayprivacy.runs.plan import Plan, Stage
 from rayprivacy.runs.recipe import Recipe, Resources
@@ -72,7 +72,7 @@ def plan(recipe: TwiceRecipe) -> Plan:
         stages=(*trainings, Stage(TEXT, "the released models")),
         protection=Protection(recipe.privacy.unit),
         noise="2, 2 and from 2 down",
-        assumptions=(*OF_UNIT[recipe.privacy.unit], *of_training(recipe.privacy.unit), TIMING),
+        assumptions=(*OF_UNIT[recipe.privacy.unit], *of_training(recipe.privacy.unit), TIMING, CLUSTER),
         shards=2,
     )
 
