@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from rayprivacy.work.pieces import Bench
 
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.private import digest_file, digest_json
-from rayprivacy.corpus.layout import Layout, finish, prepare
+from rayprivacy.corpus.layout import FILE, Layout, finish, prepare
 from rayprivacy.corpus.manifest import FileEntry, ShardManifest, read_part, write_part
 from rayprivacy.corpus.phrases import tidy
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.shards import cut
 from rayprivacy.corpus.sources import locate, read_pieces
 from rayprivacy.corpus.users import Dropped
 from rayprivacy.corpus.verify import verify_shards
@@ -38,7 +36,7 @@ from rayprivacy.teachers.votes import PartialSum, VoteTotal
 
 RESULTS = Path(__file__).parent / "results"
 TRUNK_RECORDS, READS = 96, 20
-MARKS, REPORTS = 200_000, 500
+REPORTS = 500
 LINES, GROUPS_OF_A_CHUNK = 1000, 19  # a user of 100 records of 12 words fills a nineteenth of a chunk
 
 
@@ -59,8 +57,8 @@ def gathered(tables: Iterable[pa.Table]) -> dict[int, pa.Table]:
     """The rows of each part: the shuffle of one process."""
     found: dict[int, list[pa.Table]] = defaultdict(list)
     for table in tables:
-        rows = table.sort_by("part")
-        parts, starts = np.unique(rows["part"].to_numpy(), return_index=True)
+        rows = table.sort_by(FILE)
+        parts, starts = np.unique(rows[FILE].to_numpy(), return_index=True)
         for part, start, end in zip(parts, starts, [*starts[1:], len(rows)], strict=True):
             found[int(part)].append(rows.slice(start, end - start))
     return {part: pa.concat_tables(rows) for part, rows in found.items()}
@@ -80,7 +78,7 @@ def costs(work: Path, corpus: CorpusConfig, key_path: Path, layout: Layout) -> d
     key = load_key(key_path)
     return {
         **_corpus(work / "shards", corpus, key, layout),
-        **_driver(work),
+        "driver_s_per_file": _driver(),
         **_trunk(work, key_path, layout),
         "add_sum_s": _add(2000, 50),
         "driver_state_bytes_per_teacher": 8 + 28,  # an int in a tuple: the list of their ids is all that comes home
@@ -103,18 +101,11 @@ def _recorded() -> dict[str, float]:
     }
 
 
-def _driver(out: Path) -> dict[str, float]:
-    """What the driver does for each file of the corpus, and one task for all marks of its spill files."""
-    draw = np.random.default_rng(0)
-    marks = [(int(part), 0, f"user-{user}") for part, user in draw.integers(0, [200, 10**6], (MARKS, 2))]
-    bench, entry = Bench(out / "bench"), FileEntry(0, "part-00000.parquet", 1, 1, "0" * 64, "0" * 64)
-    bench.offer(REPORTS)
-    for piece in range(REPORTS):
-        bench.report(piece, {"dropped": asdict(Dropped()), "entry": asdict(entry)})
-    return {
-        "cut_marks_per_s": round(MARKS / _cpu(lambda: cut(range(-1, 200), marks, 64 << 20))),
-        "driver_s_per_file": round(_cpu(bench.reports) / REPORTS, 6),
-    }
+def _driver() -> float:
+    """Seconds that the driver takes to read what it is told of one file of the corpus."""
+    entry = FileEntry(0, "part-00000.parquet", 1, 1, "0" * 64, "0" * 64)
+    told = [json.dumps({"file": 0, "dropped": asdict(Dropped()), "entry": asdict(entry)})] * REPORTS
+    return round(_cpu(lambda: [json.loads(report) for report in told]) / REPORTS, 9)
 
 
 def _corpus(out: Path, corpus: CorpusConfig, key: Key, layout: Layout) -> dict[str, float]:

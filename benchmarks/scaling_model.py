@@ -8,7 +8,7 @@ Each stage is one of three things, as the code has it today:
 
 Stages follow each other. A piece takes its mean times a log-normal factor with mean 1 (stragglers). A node dies after
 an exponential time; what its slots were doing is lost and goes back into the queue, and it is replaced after a while. A
-piece is what the code resumes by: a share of the source, a range of a part, a file, a piece of a part's features, a
+piece is what the code resumes by: a share of the source, a file, a piece of a part's features, a
 stack. What a death costs beyond that (a driver that dies) is not in the model.
 
 Costs come from `scaling_costs.py`: CPU seconds on this machine. `Setting` holds everything assumed.
@@ -42,7 +42,6 @@ class Setting:
     cores: int = 32
     disk: float = 20e9  # bytes a second of the shared file system, all nodes together
     range_bytes: float = 64 << 20  # of the rows of one file: the default of 2 GB for a process
-    mark_bytes: float = 256 << 10
     gpu_positions: float = 0.0  # positions a second of one GPU in each node; 0: the trunk runs on the cores
     straggling: float = 0.3  # standard deviation of the logarithm of a piece's time
     mtbf_days: float = 30.0  # of one node
@@ -129,7 +128,7 @@ def stages(setting: Setting, costs: dict[str, float]) -> list[Stage]:
     teaching, disk = 1 - setting.holdout, setting.disk
     positions = teaching * _positions(setting, costs)
     reading = rows * (1 / costs["corpus_read_rows_per_s"] + 1 / costs["corpus_place_rows_per_s"])
-    # Blocks are a sample of all users: bounding them before they are spilled drops next to nothing here.
+    # Blocks are a sample of all users: bounding them before the shuffle drops next to nothing here.
     spilled, features = rows * costs["corpus_shuffle_bytes_per_row"], positions * costs["feature_bytes_per_position"]
     files = _files(setting, costs)
     naming = teaching * kept / costs["name_rows_per_s"]
@@ -153,7 +152,6 @@ def stages(setting: Setting, costs: dict[str, float]) -> list[Stage]:
     checked = kept / costs["corpus_verify_rows_per_s"]
     return [
         Stage("reading and placing", _equal(reading, setting.source_files), cores, spilled / disk),
-        Stage("cutting parts (one task)", fixed=spilled / setting.mark_bytes / costs["cut_marks_per_s"]),
         _with_driver("finishing files", _equal(rows / costs["corpus_finish_rows_per_s"], files), cores,
                      (spilled + stored) / disk, report * (files + setting.source_files)),
         _with_driver("checking files", _equal(checked, files), cores, stored / disk, report * files),
@@ -176,7 +174,7 @@ def _with_driver(name: str, pieces: tuple[float, ...], slots: int, fixed: float,
 
 
 def _files(setting: Setting, costs: dict[str, float]) -> int:
-    """Files of the sharded corpus: ranges of a size, at least one for each part."""
+    """Files of the sharded corpus: of a size, at least one for each part."""
     size = setting.records * costs["corpus_shuffle_bytes_per_row"]
     own = -(-size * (1 - setting.holdout) // setting.parts // setting.range_bytes) * setting.parts
     return int(max(setting.parts, own) + max(1, -(-size * setting.holdout // setting.range_bytes)))

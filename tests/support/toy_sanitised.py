@@ -15,6 +15,7 @@ from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import AccountKind, PrivacyUnit, Protection
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig
 from rayprivacy.ledger.settings import PrivacyConfig
+from rayprivacy.runs.assumptions import CLUSTER
 from rayprivacy.runs.method import Card, Method, Output
 from rayprivacy.runs.plan import Plan, Stage
 from rayprivacy.runs.recipe import Recipe
