@@ -186,7 +186,7 @@ class World:
         found = {len(rows()), len([*rows(), *newcomer()])}
         for path in self.folder.rglob(f"private/**/{MANIFEST}"):
             made = json.loads(path.read_text())
-            found.add(sum(entry["rows"] for entry in (*made["parts"], *made["more"], made["holdout"])))
+            found.add(sum(entry["rows"] for entry in (*made["parts"], *made.get("more", []), made["holdout"])))
         return found
 
     def shown(self):
@@ -252,13 +252,22 @@ def counted_places(world, watch):
     found = []
     for words, done in world.said:
         found += [f"{' '.join(words)}: {name}" for name in ("stdout", "stderr") if number.search(getattr(done, name))]
-    may_leave = [path for path in world.outside() if path.suffix in (*PROSE, ".html") and path.name not in INTERNAL]
-    found += [str(path) for path in may_leave if number.search(path.read_text())]
+    found += [str(path) for path in world.outside() if _may_leave(path) and number.search(_prose(path))]
     if (world.folder / "ledger.db").exists():
         with closing(Ledger.open(f"sqlite:///{world.folder}/ledger.db")) as ledger:
             book = [entry for account in ledger.accounts() for entry in ledger.entries(account.name)]
         found += [f"entry {entry.seq} of {entry.account}" for entry in book if number.search(str(entry))]
     return found + [line for line in tuple(watch.lines) if OURS in line and number.search(line.rpartition(" ")[2])]
+
+
+def _may_leave(path):
+    """Whether a file is for people to read; others hold tokens by their numbers, or figures that are marked private."""
+    return path.suffix in (*PROSE, ".html") and path.name not in INTERNAL and not {"model", "public"} & {*path.parts}
+
+
+def _prose(path):
+    """What a file says; of a page without the places of what it draws."""
+    return re.sub("<[^>]*>", " ", path.read_text()) if path.suffix == ".html" else path.read_text()
 
 
 def is_marked(text):
@@ -394,7 +403,7 @@ def test_the_search_finds_a_count_of_records(head, tmp_path, tiny_base):
 
 def _write_manifest(folder, count):
     folder.mkdir(parents=True)
-    (folder / MANIFEST).write_text(json.dumps({"parts": [{"rows": count - 10}], "more": [], "holdout": {"rows": 10}}))
+    (folder / MANIFEST).write_text(json.dumps({"parts": [{"rows": count - 10}], "holdout": {"rows": 10}}))
 
 
 def test_no_mark_and_no_count_of_records_is_outside(world, watch):
