@@ -340,7 +340,9 @@ class TaggerRun(Audited):
         for shadow in shadows:
             self._learn([row for row in self.training + self.heldout if shadow.holds(row["user"])], shadow.root)
         models = attacked_models(METHOD, self.recipe)
-        self.audit = RunAudit(self.root, self.recipe.model, PrivacyUnit.USER, models, self.key, shadows=shadows, texts="")
+        self.audit = RunAudit(
+            self.root, self.recipe.model, PrivacyUnit.USER, models, self.key, shadows=shadows, texts=""
+        )
 
     def _learn(self, rows, root):
         model = copy.deepcopy(self._backbone.model).requires_grad_(True)
