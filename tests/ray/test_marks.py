@@ -250,13 +250,13 @@ VoteMechanism.draw = draw
 """
 # Ray counts how often this test asks for datasets, and how often it asks after jobs itself: that follows the clock.
 BY_TIME = ("_StatsActor.get_datasets", "JobSupervisor.ping")
-# Ray exports metrics every second or two, and this step alone would take less.
+# Ray exports metrics every few seconds where it is busy, and this step alone would take less.
 LINGERS = """
 import time
 from rayprivacy.release.votes import VoteMechanism
 REAL = VoteMechanism.draw
 def draw(self, sums):
-    time.sleep(4)
+    time.sleep(8)
     return REAL(self, sums)
 VoteMechanism.draw = draw
 """
