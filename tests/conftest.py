@@ -56,7 +56,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of this name
 def pytest_collection_modifyitems(config, items):
-    """Where processes share the tests, one has all that need Ray, and the other begins with what is slow.
+    """Where processes share the tests, one has all that need Ray, and the others begin with what is slow.
 
     Files are not divided. Two Rays on two cores would start everything twice, and be in each other's way. Files that
     share the cluster with a dashboard come last of those that are slow: it would run idle beside others of them.

@@ -288,13 +288,13 @@ def draw(self, sums):
     os.kill(os.getpid(), signal.SIGKILL)
 VoteMechanism.draw = draw
 """
-# Ray exports metrics every second or two, and this step alone would take less.
+# Ray exports metrics every few seconds where it is busy, and this step alone would take less.
 LINGERS = """
 import time
 from rayprivacy.release.votes import VoteMechanism
 REAL = VoteMechanism.draw
 def draw(self, sums):
-    time.sleep(4)
+    time.sleep(8)
     return REAL(self, sums)
 VoteMechanism.draw = draw
 """

@@ -1,6 +1,7 @@
 """Losses of the user's own: what may be one, and which are refused because they mix the rows of a batch."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_units_that_are_computed_alone_cannot_be_mixed(model):
 
 @pytest.mark.parametrize("low", [False, True])
 def test_the_models_own_loss_is_the_same_as_the_users(tiny_backbone, low):
-    half = replace(tiny_backbone, model=tiny_backbone.model.to(torch.bfloat16)) if low else tiny_backbone
+    half = replace(tiny_backbone, model=deepcopy(tiny_backbone.model).to(torch.bfloat16)) if low else tiny_backbone
     adapted = trainable(half, AdapterConfig())
     ids = torch.arange(24).reshape(2, 12)
     batch = Batch(ids, torch.full((2, 12), 0.1).index_fill(1, torch.tensor([0]), 0.0), 1)
