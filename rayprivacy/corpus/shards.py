@@ -39,7 +39,7 @@ from rayprivacy.corpus.settings import MEMORY, CorpusConfig
 from rayprivacy.corpus.sources import SEAL, check_source, read_share, shares_of, size_of, source_stamp
 from rayprivacy.corpus.users import PLACE, Dropped
 from rayprivacy.corpus.verify import check_files
-from rayprivacy.work.mapping import numbers, rows_of
+from rayprivacy.work.mapping import in_tasks, numbers, rows_of
 
 _STEP = "sharding the corpus"
 _OF_MEMORY = 32  # a block, or a file, has this part of the memory of a process
@@ -122,9 +122,9 @@ class _Work:
 def _made(work: _Work, key: Key, stamp: str) -> ShardManifest:
     layout = work.layout
     if size_of(layout.config) <= work.block_bytes:
-        made = numbers([0]).map_batches(partial(_at_once, work=work), batch_format="pyarrow")
+        made = in_tasks(numbers([0]), partial(_at_once, work=work))
     else:
-        prepared = numbers(range(work.shares)).map_batches(partial(_read, work=work), batch_format="pyarrow")
+        prepared = in_tasks(numbers(range(work.shares)), partial(_read, work=work))
         made = prepared.groupby(FILE, num_partitions=len(layout.files)).map_groups(
             partial(_write, work=work), batch_format="pyarrow"
         )

@@ -219,10 +219,10 @@ def _saved_columns(place: str, _: str) -> list[str]:
 
 
 def _saved_rows(place: str, _: str, columns: list[str]) -> "Dataset":
-    from rayprivacy.work.mapping import numbers
+    from rayprivacy.work.mapping import in_tasks, numbers
 
     read = partial(_stream, place=place, names=_streams(place), columns=columns)
-    return numbers(range(len(_streams(place)))).map_batches(read, batch_format="pyarrow")
+    return in_tasks(numbers(range(len(_streams(place)))), read)
 
 
 def _stream(numbers: pa.Table, place: str, names: list[str], columns: list[str]) -> Iterator[pa.Table]:

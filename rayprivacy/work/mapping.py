@@ -24,6 +24,7 @@ X = TypeVar("X")
 T = TypeVar("T")
 LOSSES = 4  # of processes, after which the cluster is not worth waiting for
 ROOM_S = 600  # how long a pool waits for its first actor, which may need a machine that is started for it
+FETCH_S = 120  # how long a shuffle waits for rows that a node held: what is lost may not be made while it waits
 
 
 def numbers(chosen: Iterable[int]) -> "ray.data.Dataset":
@@ -37,6 +38,7 @@ def _dataset(blocks: Iterable[pa.Table]) -> "ray.data.Dataset":
     context.print_on_execution_start = False
     context.execution_no_progress_timeout_s = -1  # one piece of work may take hours
     context.wait_for_min_actors_s = ROOM_S
+    context.hash_shuffle_reduce_get_timeout_s = FETCH_S
     context.autoscaling_config.actor_pool_util_upscaling_threshold = 1.0  # one more while every actor has work
     dataset: ray.data.Dataset = ray.data.from_blocks([*blocks])
     return dataset
@@ -57,8 +59,30 @@ def on_numbers(
         (number,) = block["number"].to_pylist()
         return _result(number, work(job, number))
 
-    for row in rows_of(_mapped(numbers(blocks), mapped, max_retries=LOSSES), step, seal):
-        yield _read(row)
+    try:
+        yield from map(_read, in_tasks(numbers(blocks), mapped).iter_rows())
+    except RayError as error:
+        failure = told(step, error, seal)
+    else:
+        return
+    raise failure  # outside the except block, so that Ray's text does not come along
+
+
+def in_tasks(dataset: "ray.data.Dataset", work: Callable[[pa.Table], Any]) -> "ray.data.Dataset":
+    """Map work over blocks; a task whose process is lost is repeated, a few times."""
+    return _mapped(dataset, work, max_retries=LOSSES)
+
+
+def rows_of(mapped: "ray.data.Dataset", step: str, seal: Seal) -> list[dict[str, Any]]:
+    """All rows that a dataset comes to; what a shuffle lost with a node is begun anew, a few times."""
+    for _ in range(LOSSES):
+        try:
+            return [*mapped.iter_rows()]
+        except RayError as error:
+            failure = told(step, error, seal)
+            if not is_loss(error):
+                break
+    raise failure
 
 
 def in_actors(
@@ -134,20 +158,9 @@ def _read(row: dict[str, Any]) -> tuple[int, Any]:
     return row["number"], pickle.loads(row["result"])  # noqa: S301 - of a task of our own
 
 
-def rows_of(mapped: "ray.data.Dataset", step: str, seal: Seal) -> Iterator[dict[str, Any]]:
-    """What a dataset comes to, row by row as it is finished; a failure is told in one sentence of ours."""
-    try:
-        yield from mapped.iter_rows()
-    except RayError as error:
-        failure = told(step, error, seal)
-    else:
-        return
-    raise failure  # outside the except block, so that Ray's text does not come along
-
-
 def told(step: str, error: RayError, seal: Seal) -> RayPrivacyError:
     """What Ray raised, in one sentence of ours."""
-    if isinstance(error, GetTimeoutError) and not isinstance(error, RayTaskError):
+    if _no_room(error):
         return ClusterError(
             f"{step} found no room in the cluster within {ROOM_S} seconds: ask for less of a machine, add machines, or"
             f" stop what holds these; {seal.remedy}."
@@ -164,6 +177,13 @@ def is_loss(error: BaseException) -> bool:
     """Whether Ray lost a process or an object, rather than our code having raised something."""
     if isinstance(error, RayActorError) and error.actor_init_failed:
         return False
+    if _no_room(error):
+        return False
     while isinstance(error, RayTaskError):
         error = error.cause
-    return isinstance(error, RayError) and not isinstance(error, UserCodeException | GetTimeoutError)
+    return isinstance(error, RayError) and not isinstance(error, UserCodeException)
+
+
+def _no_room(error: BaseException) -> bool:
+    """Whether we waited in vain for a first actor; inside a task it was for rows that a node had held."""
+    return isinstance(error, GetTimeoutError) and not isinstance(error, RayTaskError)
