@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import time
 import traceback
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.methods.generator.method import label_sums, sums_of
 from rayprivacy.release.histogram import HistogramMechanism
 from rayprivacy.work import mapping
-from rayprivacy.work.mapping import on_numbers
+from rayprivacy.work.mapping import in_tasks, numbers, on_numbers, rows_of
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 SHARDS, PER_PART = 12, 5
@@ -244,6 +245,24 @@ def test_a_task_that_is_killed_again_and_again_is_given_up_in_a_sentence(tmp_pat
         list(on_numbers(dies, tmp_path, [7], "squaring", SEAL))
     assert caught.value.__cause__ is caught.value.__context__ is None
     assert (tmp_path / "tries").read_text() == ".."
+
+
+@pytest.mark.exhaustive
+def test_a_shuffle_that_ray_gives_up_is_begun_anew(tmp_path):
+    def dies(rows):
+        (tmp_path / f"tried-{time.time_ns()}").touch()
+        if len([*tmp_path.glob("tried-*")]) <= 4:  # once, and as often as Ray repeats a task that groups
+            os.kill(os.getpid(), signal.SIGKILL)
+        return rows
+
+    def read(block):
+        (tmp_path / f"read-{time.time_ns()}").touch()
+        return block
+
+    grouped = in_tasks(numbers(range(3)), read).groupby("number", num_partitions=1)
+    rows = rows_of(grouped.map_groups(dies, batch_format="pyarrow"), "grouping", SEAL)
+    assert sorted(row["number"] for row in rows) == [0, 1, 2]
+    assert len([*tmp_path.glob("read-*")]) == 6
 
 
 def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path, key_path, monkeypatch):
