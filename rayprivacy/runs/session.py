@@ -68,9 +68,7 @@ def _own_folder() -> Iterator[str]:
 
 def _start_own(folder: str) -> None:
     """Start a Ray as where it is installed without its dashboard, whose agent would listen for requests."""
-    os.environ.setdefault(
-        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0"
-    )  # one machine has no node that could be taken away
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # no node of one machine is taken away
     os.environ.setdefault("AUTOSCALER_METRIC_PORT", "-1")  # there is no such port, and the monitor goes on without
     known = sys.modules.get(_DASHBOARD)
     sys.modules[_DASHBOARD] = None  # type: ignore[assignment]  # Ray cannot import it
