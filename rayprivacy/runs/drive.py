@@ -93,11 +93,7 @@ def drive(
     with ExitStack() as held:
         held.enter_context(attempt(root, Path(recipe.privacy.key).absolute(), lambda: bool(opened)))
         if mirror is not None:
-            if not resume and mirror.holds_run():
-                raise ConfigError(
-                    f"{mirror.uri} holds a run already: add --resume to finish it, or choose another --out."
-                )
-            mirror.pull()
+            _pull(mirror, resume)
         begun, noise = stored_recipe(root), calibrated(root)
         found = decide.decided(recipe, begun)
         run = Run.find(root, found, resume=resume, console=console, measured=measured, mirror=mirror)
@@ -129,6 +125,12 @@ def drive(
             measure.compare_with_private(run, method.card, context.base, output.codes)
             estimate.keep_seconds(run, plan)
         return Driven(run, certificate)
+
+
+def _pull(mirror: Mirror, resume: bool) -> None:
+    if not resume and mirror.holds_run():
+        raise ConfigError(f"{mirror.uri} holds a run already: add --resume to finish it, or choose another --out.")
+    mirror.pull()
 
 
 @contextmanager
