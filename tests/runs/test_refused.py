@@ -125,14 +125,3 @@ def test_a_second_process_is_told_so(bench, monkeypatch):
     assert "another process works in" in " ".join(second.stderr.split())
     assert len(said) == 1, "the first one is not disturbed"
     assert len(bench.charges()) == 4
-
-
-def test_a_missing_column_is_said_before_anything_large_is_imported(bench):
-    code = f"""import sys, rayprivacy as rp
-try:
-    corpus = {{"source": {str(bench.folder / "talk.parquet")!r}, "user": "who", "text": "words"}}
-    rp.run(rp.load_recipe({{"method": "generator", "corpus": corpus}}), {str(bench.folder / "out")!r})
-except rp.CorpusError as error:
-    print("who, said" in str(error), [name for name in ("torch", "ray", "transformers") if name in sys.modules])"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "True []"
