@@ -183,6 +183,9 @@ def run(
         BudgetRefusedError: the account has less left than the run asks for.
         RayPrivacyError: whatever else stopped the run, in one sentence without private text.
     """
+    from rayprivacy.runs.checks import check_files
+
+    check_files(recipe)  # `drive` checks it too, and takes seconds to import
     from rayprivacy.reporting.page import write_report
     from rayprivacy.runs.audit import audit_finished
     from rayprivacy.runs.drive import drive

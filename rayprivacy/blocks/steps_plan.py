@@ -6,7 +6,7 @@ Imports neither torch nor Ray.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
@@ -17,7 +17,7 @@ from rayprivacy.accounting.events import from_json, to_json
 from rayprivacy.core import errors, units
 from rayprivacy.corpus.settings import check_unit
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
-from rayprivacy.ledger.least_noise import least_noise
+from rayprivacy.ledger.least_noise import is_enough, least_noise
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.size import ModelSize
@@ -168,8 +168,14 @@ def fitting_noise(lines: tuple[Line, ...], before: DpEvent | None, budget: units
         ConfigError: no noise is enough.
     """
     beside = json.dumps(to_json(before)) if before else None  # an event of several parts has no hash
+    inputs = [lines, before and to_json(before), budget.epsilon, budget.delta, composition]
     try:
-        return _least_noise(lines, beside, budget, composition)
+        return kept(
+            lambda: _least_noise(lines, beside, budget, composition),
+            lambda sigma: is_enough(_event_of(lines, beside, sigma), budget, composition),
+            "sampled steps",
+            *inputs,
+        )
     except errors.ConfigError:
         alone = accountant.epsilon([before], budget.delta, "pld") if before else 0.0
         if alone < budget.epsilon:
@@ -246,19 +252,18 @@ def guessed_users(training: DpSgdConfig) -> float:
 
 @lru_cache(maxsize=64)
 def _least_noise(lines: tuple[Line, ...], beside: str | None, budget: units.Budget, composition: str) -> float:
-    before = json.loads(beside) if beside else None
-
-    def event(sigma: float) -> DpEvent:
-        of_steps = [
-            SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(sigma * ratio)), count)
-            for rate, count, ratio in lines
-        ]
-        events = [from_json(before), *of_steps] if before else of_steps
-        return ComposedDpEvent(events) if len(events) > 1 else events[0]
-
     def guess(sigma: float) -> float:
         return calibrate.guessed_epsilon([(rate, sigma * ratio, count) for rate, count, ratio in lines], budget.delta)
 
-    inputs = [lines, before, budget.epsilon, budget.delta, composition]
     costly = len({ratio for _, _, ratio in lines}) > MANY_LEVELS
-    return kept(lambda: least_noise(event, budget, composition, guess=guess, costly=costly), "sampled steps", *inputs)
+    return least_noise(partial(_event_of, lines, beside), budget, composition, guess=guess, costly=costly)
+
+
+def _event_of(lines: tuple[Line, ...], beside: str | None, sigma: float) -> DpEvent:
+    """All steps at one noise multiplier, with what is charged beside them."""
+    of_steps = [
+        SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(sigma * ratio)), count)
+        for rate, count, ratio in lines
+    ]
+    events = [from_json(json.loads(beside)), *of_steps] if beside else of_steps
+    return ComposedDpEvent(events) if len(events) > 1 else events[0]

@@ -226,7 +226,8 @@ def _print_accounts(found: list[AccountStatus]) -> None:
 def _print_charges(book: Ledger, status: AccountStatus, last: int | None) -> None:
     lines = book.lines(status.account.name)
     shown = lines[-last:] if last else lines
-    table = Table("release", "rung", "state", "of the cap", "reserved at", "changed at")
+    of = "of the plan" if status.account.composition == "pld" else "of the cap"
+    table = Table("release", "rung", "state", of, "reserved at", "changed at")
     for line in shown:
         part = f"{status.share_of(line):.2%}"
         table.add_row(line.release_id, str(line.rung or "-"), line.state, part, line.reserved_at, line.changed_at)

@@ -17,8 +17,8 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.uris import is_uri, shown
 from rayprivacy.corpus.sources import CHITCHAT
 from rayprivacy.corpus.tables import ICEBERG
+from rayprivacy.runs.checks import DATASET
 from rayprivacy.runs.recipe import Recipe
-from rayprivacy.runs.source import DATASET
 
 NEVER = ["*.key", "*.db", "*.db-wal", "*.db-shm", "*.parquet", "/runs", ".env", ".venv"]  # travels to a cluster
 _FILES = ("passfile", "sslkey", "sslcert", "sslrootcert")  # that a ledger's URL may name

@@ -188,6 +188,7 @@ _E = entries.c
 _SEEN = sql.select(_E.hash).where(_E.seq == bindparam("seen")).scalar_subquery()
 _LAST = Query(sql.select(_E.seq, _E.hash, _E.mac, _E.account, _E.balance, _SEEN).order_by(_E.seq.desc()).limit(1))
 _BALANCE = Query(sql.select(_E.balance).where(_E.account == bindparam("account")).order_by(_E.seq.desc()).limit(1))
+_CHARGED = Query(sql.select(_E.seq).where(_E.account == bindparam("account"), _E.kind == "reserve").limit(1))
 _INSERT = Query(sql.insert(entries))
 
 
@@ -291,6 +292,11 @@ class Tail:
 def last_balance(connection: Connection, account: str) -> str:
     """The JSON of an account's totals after its last entry."""
     return str(next(iter(_BALANCE.first(connection, account=account) or ()), ""))
+
+
+def is_charged(connection: Connection, account: str) -> bool:
+    """Whether anything was ever reserved under an account, also if it was cancelled since."""
+    return _CHARGED.first(connection, account=account) is not None
 
 
 def older_copy(digest: str) -> LedgerError:

@@ -24,6 +24,7 @@ from rayprivacy.ledger.accounts import Account, unit_named, words_named
 from rayprivacy.ledger.admission import Balance
 from rayprivacy.ledger.book import Entry, Values
 from rayprivacy.ledger.charges import fold
+from rayprivacy.ledger.rules import Rule, Vector
 from rayprivacy.ledger.store import Ledger
 
 _SHOWN = ("kind", "unit", "relation", "epsilon", "delta")  # of the terms of an account
@@ -66,13 +67,17 @@ class Accountant(Config):
 
 
 class Spent(Config):
-    """Epsilon of all charges up to this release, at the account's delta, by several accountants; not the claim."""
+    """Epsilon of all charges up to this release, at the account's delta, by several accountants; not the claim.
+
+    `left` is the largest epsilon that one more release might ask for then; certificates of earlier versions lack it.
+    """
 
     label: str = "diagnostic, not the claim"
     epsilon: float = Field(ge=0)
     delta: float = Field(gt=0, lt=1)
     epsilon_rdp: float | None
     epsilon_zcdp: float | None
+    left: float | None = None
 
 
 class Exposure(Config):
@@ -161,7 +166,7 @@ def build_certificate(
         parameters=_parameters(terms, book),
         accountant=Accountant(claim=rule.claim, diagnostic=f"dp-accounting {version('dp-accounting')}"),
         events=[row for event in own for row in _rows(event, terms)],
-        spent_diagnostic=_spent([charge.event for charge in charges], rule.epsilon(used), terms.delta),
+        spent_diagnostic=_spent([charge.event for charge in charges], rule, used, terms.delta),
         run_request=Request(epsilon=run_request.epsilon, delta=run_request.delta),
         exposures=exposures,
         tuning_charge=_tuning(own, terms),
@@ -225,14 +230,16 @@ def _of_words(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _spent(events: list[DpEvent], spent: float, delta: float) -> Spent:
+def _spent(events: list[DpEvent], rule: Rule, used: Vector, delta: float) -> Spent:
     by_rdp: float | None = None  # where the accountant does not take such an event
     by_zcdp: float | None = None
     with suppress(EventError):
         by_rdp = epsilon(events, delta, "rdp")
     with suppress(EventError):
         by_zcdp = epsilon_of_rho(float(sum(rho(event) for event in events)), delta)
-    return Spent(epsilon=spent, delta=delta, epsilon_rdp=by_rdp, epsilon_zcdp=by_zcdp)
+    return Spent(
+        epsilon=rule.epsilon(used), delta=delta, epsilon_rdp=by_rdp, epsilon_zcdp=by_zcdp, left=rule.left(used)
+    )
 
 
 def _neighbours(ledger: Ledger, terms: Account, until: int) -> list[Neighbour]:

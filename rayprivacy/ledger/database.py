@@ -136,6 +136,12 @@ class Database:
         return True
 
 
+def ledger_file(url: str) -> Path | None:
+    """The file in which a ledger is, or would be; None for a database server."""
+    parsed = parse_url(url)
+    return Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
+
+
 def parse_url(url: str) -> URL:
     """The URL in its parts; one that is none is refused and not shown."""
     try:

@@ -70,6 +70,11 @@ def least_noise(
     return calibrate.least_sigma(of, budget.epsilon, start, guess)
 
 
+def is_enough(event: DpEvent, budget: Budget, composition: str) -> bool:
+    """Whether one event fits an account opened for it."""
+    return (_planned_cost if composition == "pld" else _filter_cost)(event, budget, composition) <= budget.epsilon
+
+
 def _planned_cost(event: DpEvent, budget: Budget, composition: str) -> float:
     try:
         return epsilon([event], budget.delta, "pld")

@@ -28,7 +28,7 @@ from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, Pri
 from rayprivacy.ledger import accounts
 from rayprivacy.ledger.accounts import Account
 from rayprivacy.ledger.admission import Balance, Terms, read_balance, read_terms
-from rayprivacy.ledger.book import Entry, Tail, read
+from rayprivacy.ledger.book import Entry, Tail, is_charged, read
 from rayprivacy.ledger.charges import Charge, ChargeState, fold, live, read_rungs
 from rayprivacy.ledger.rules import Lines, PlanRule, Rule, Vector, parameters_for, rule_for
 
@@ -143,10 +143,30 @@ def price_plan(account: Account, events: Sequence[DpEvent]) -> Plan:
     return Plan(lines, epsilon)
 
 
+def lacks_plan(connection: Connection, account: Account, events: Sequence[DpEvent]) -> bool:
+    """Whether an account must register a plan of these events to pay for them all, and still may."""
+    if account.composition != "pld" or not events or is_charged(connection, account.name):
+        return False
+    rule = read_terms(connection, account.name).rule
+    try:
+        return not rule.admits(rule.cost(ComposedDpEvent(list(events)), (0,) * rule.size))
+    except EventError:  # an event that no line pays for
+        return True
+
+
 def register_plan(tail: Tail, terms: Terms, plan: Plan) -> None:
-    """Write the plan into the ledger, once."""
-    if terms.rule.size:
-        raise LedgerError(f"account '{terms.account.name}' has a plan already: open another account for another plan.")
+    """Write the plan into the ledger: the account's first, or another one as long as nothing was reserved under it.
+
+    Privacy losses of a plan compose because its events are fixed before the first answer. Where nothing was ever
+    reserved, no noise was drawn and there is no answer on which the choice of another plan could rest: what is fixed
+    before the first answer is then the last plan, and its composition is that of an account which was opened with it.
+    Whether it is so is read in the transaction that writes the plan; what was reserved and cancelled counts, too.
+    """
+    if terms.rule.size and is_charged(tail.connection, terms.account.name):
+        raise LedgerError(
+            f"account '{terms.account.name}' has a plan already, under which something was charged: open another"
+            " account for another plan."
+        )
     events = [to_json(event) for event, _ in plan.lines]
     detail = {"events": events, "counts": [count for _, count in plan.lines], "epsilon": plan.epsilon}
     tail.append(

@@ -37,7 +37,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, Protocol
 
 from dp_accounting.dp_event import DpEvent
@@ -65,7 +65,7 @@ class Rule(Protocol):
         """Whether the cap holds when this much is used in total."""
 
     def share(self, used: Vector) -> float:
-        """Part of the cap that is used, for people; above 1 means that it does not hold."""
+        """Part of the cap, or of the plan, that is used, for people: the shares of charges add up to that of all."""
 
     def epsilon(self, used: Vector) -> float:
         """The epsilon of this cost, at the account's delta: a diagnostic."""
@@ -147,8 +147,9 @@ class PlanRule:
         return all(count <= most for count, most in zip(used, self.planned, strict=True))
 
     def share(self, used: Vector) -> float:
-        """Part of the plan that has run: of its most used line."""
-        return max((count / most for count, most in zip(used, self.planned, strict=True)), default=0.0)
+        """Part of the plan that has run, each run counted by about what it loses."""
+        whole = sum(map(operator.mul, self._weights, self.planned))
+        return sum(map(operator.mul, self._weights, used)) / whole if whole else 0.0
 
     def epsilon(self, used: Vector) -> float:
         """The epsilon of the lines used so far, by PLD."""
@@ -158,6 +159,14 @@ class PlanRule:
     def left(self, used: Vector) -> float:
         """The epsilon of the lines that are not used yet, by PLD."""
         return self.epsilon(tuple(map(operator.sub, self.planned, used)))
+
+    @cached_property
+    def _weights(self) -> tuple[float, ...]:
+        """The Renyi cost of order 2 of each line, about its mean square loss; 1 for all where one of them has none."""
+        try:
+            return tuple(renyi.rdp(line, (2.0,))[0] for line, _ in self.lines)
+        except EventError:
+            return (1.0,) * self.size
 
     def _pay(self, able: list[int], times: int, used: Vector, cost: list[int]) -> None:
         """Let the lines that are able to pay for a mechanism do so, in `cost`."""

@@ -39,7 +39,7 @@ from rayprivacy.core.keys import load_key
 from rayprivacy.core.private import Seal, digest_json
 from rayprivacy.core.uris import sounds_secret
 from rayprivacy.ledger.book import entries
-from rayprivacy.ledger.database import parse_url
+from rayprivacy.ledger.database import ledger_file, parse_url
 from rayprivacy.ledger.store import Ledger
 
 R = TypeVar("R")
@@ -86,8 +86,7 @@ class Address:
     @property
     def file(self) -> Path | None:
         """The ledger file; None for a database server."""
-        parsed = parse_url(self.url)
-        return Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
+        return ledger_file(self.url)
 
     @property
     def name(self) -> str:

@@ -114,15 +114,29 @@ class Ledger:
     ) -> Account:
         """Return the account of this name, or open it as `create_account` does.
 
-        LedgerError when it protects something else or composes otherwise; cap, parameters and plan are not compared.
+        One under which nothing was charged registers the plan, if its own does not pay for it. LedgerError when it
+        protects something else or composes otherwise; cap and parameters are not compared.
         """
         wanted = opening.draft(name, unit, relation, budget, composition, more)
-        with self._database.read() as connection:
-            known = accounts.find_account(connection, name)
-        plan = None if known else opening.first_plan(wanted, more.get("plan", ()))
+        known, plan = self.draft_plan(wanted, more.get("plan", ()))
         with self._write() as tail:
             found = accounts.find_account(tail.connection, name)
-            return accounts.check_same_meaning(found, wanted) if found else self._open_account(tail, wanted, plan)
+            if found is None:
+                return self._open_account(tail, wanted, plan)
+            accounts.check_same_meaning(found, wanted)
+            if known and plan:
+                opening.register_plan(tail, admission.read_terms(tail.connection, name), plan)
+            return found
+
+    def draft_plan(self, wanted: Account, events: Sequence[DpEvent]) -> tuple[Account | None, opening.Plan | None]:
+        """The account of this name, and the plan that it, or else the wanted one, would register; nothing is written.
+
+        LedgerError as in `ensure_account`, BudgetRefusedError when the plan costs more than the account's cap.
+        """
+        with self._database.read() as connection:
+            known = accounts.find_account(connection, wanted.name)
+            lacks = known is None or opening.lacks_plan(connection, accounts.check_same_meaning(known, wanted), events)
+        return known, opening.first_plan(known or wanted, events) if lacks else None  # PLD takes seconds: no lock
 
     def fix_meaning(self, name: str, of: str) -> None:
         """Let an account say, for good, which columns mean its unit, where it was opened without; `of` is as at `More`.
@@ -136,9 +150,11 @@ class Ledger:
     def register_plan(self, name: str, events: Sequence[DpEvent]) -> float:
         """Fix what an account of composition 'pld' may ever run; returns the plan's epsilon, by PLD.
 
+        A plan may be replaced as long as nothing was charged under it.
+
         Raises:
             BudgetRefusedError: the plan costs more than the account's cap.
-            LedgerError: the account has another composition rule, or a plan already.
+            LedgerError: the account has another composition rule, or was charged under its plan.
         """
         plan = opening.price_plan(self.account(name), events)
         with self._write() as tail:
@@ -245,6 +261,8 @@ class Ledger:
             if paid is not None:
                 return charges.same_event(paid, event)
             charges.check_rung(earlier, release_id, rung)
+            if name not in self._terms:  # its plan may have been replaced since it was read
+                terms = admission.read_terms(tail.connection, name)
             attempt = sum(charge.rung == rung for charge in earlier)
             identity = charges.charge_id(name, release_id, input_digest, rung, attempt)
             terms = self._with_words(tail, terms, event)
@@ -375,7 +393,8 @@ class Ledger:
     def _known(self, name: str) -> Terms:
         if name in self._terms:
             return self._terms[name]
-        terms = self.terms(name)
-        if terms.rule.size:  # else a plan may still be registered
-            self._terms[name] = terms
+        with self._database.read() as connection:
+            terms = admission.read_terms(connection, name)
+            if terms.account.composition != "pld" or book.is_charged(connection, name):  # else a plan may still come
+                self._terms[name] = terms
         return terms

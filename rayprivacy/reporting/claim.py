@@ -80,7 +80,11 @@ def account_parts(certificate: Certificate) -> list[Part]:
     this = min(certificate.run_request.epsilon, spent)
     values = {"this release": this, "other releases": spent - this, "left": certificate.epsilon - spent}
     css = ("bar-this", "bar-other", "bar-left")
-    return [Part(c, name, value, number(round(value, 4))) for c, (name, value) in zip(css, values.items(), strict=True)]
+    left = certificate.spent_diagnostic.left  # as the ledger says it, which is more than the difference
+    said = values if left is None else values | {"left": left}
+    return [
+        Part(c, name, value, number(round(said[name], 4))) for c, (name, value) in zip(css, values.items(), strict=True)
+    ]
 
 
 def account_bar(certificate: Certificate) -> Markup:

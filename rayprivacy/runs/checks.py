@@ -1,12 +1,17 @@
 """Checks of a recipe that cost nothing, made before there is even an account."""
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.sources import CHITCHAT, check_source
+from rayprivacy.corpus.tables import Table, table_of
 from rayprivacy.evaluation.settings import require_extra
 from rayprivacy.evaluation.texts import LEAST_TEXTS
 from rayprivacy.models.sources import sentence_weights
 from rayprivacy.runs.method import Method
 from rayprivacy.runs.plan import Plan
 from rayprivacy.runs.recipe import Recipe
+
+DATASET = "dataset"  # a corpus that is handed over
 
 
 def check_recipe(method: Method, recipe: Recipe, plan: Plan, *, measured: bool = True) -> None:
@@ -29,6 +34,18 @@ def check_recipe(method: Method, recipe: Recipe, plan: Plan, *, measured: bool =
         )
     if measured and recipe.evaluation.compare:
         check_comparison(recipe)
+
+
+def check_files(recipe: Recipe) -> None:
+    """Refuse a corpus of files that is not there, or lacks a column."""
+    corpus = recipe.sharded_corpus
+    if corpus.source != DATASET and table_behind(corpus) is None:
+        check_source(corpus)
+
+
+def table_behind(corpus: CorpusConfig) -> Table | None:
+    """The table that a recipe names as its corpus, if it names one."""
+    return None if corpus.source in (DATASET, CHITCHAT) else table_of(corpus.source)
 
 
 def check_comparison(recipe: Recipe) -> None:

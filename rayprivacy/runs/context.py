@@ -9,6 +9,7 @@ machines without work go after the cluster's own idle time.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -34,7 +35,7 @@ from rayprivacy.release.gate import Asked, Gate, VoteManifest, input_digest
 from rayprivacy.release.histogram import HistogramMechanism, Margins
 from rayprivacy.release.votes import VoteMechanism
 from rayprivacy.runs.account import charged_besides
-from rayprivacy.runs.directory import R, Run, forget_another_corpus
+from rayprivacy.runs.directory import BASE_MODEL, CORPUS_BY, R, Run, forget_another_corpus
 from rayprivacy.runs.plan import CORPUS, PARTS_SHARDED, Plan
 from rayprivacy.runs.progress import ProgressGauges
 from rayprivacy.runs.recipe import LOCAL, StageNeeds
@@ -86,7 +87,7 @@ class RunContext(Generic[R]):
 
     run: Run[R]  # its directory, console and log
     plan: Plan  # its stages and charges
-    ledger: Ledger  # the book, whose account can pay
+    open_ledger: Callable[[], Ledger]  # opens the book, and the account, or refuses
     key: Key  # the run's secret
     progress: ProgressGauges  # its gauges
     # chunks after which to stop and to leave the model alone, without a certificate; None for a whole run
@@ -101,6 +102,11 @@ class RunContext(Generic[R]):
     tried: dict[str, str] = field(init=False, default_factory=dict)
     # whether it was said that the release was charged for something else, too
     besides_said: bool = field(init=False, default=False)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The book, whose account can pay; opened when the first charge is about to be made."""
+        return self.open_ledger()
 
     @property
     def recipe(self) -> R:
@@ -220,7 +226,7 @@ class RunContext(Generic[R]):
         """
         recipe, unit, corpus = self.recipe, self.recipe.privacy.unit, corpus_of(self.run)
         folder = folder or self.shards
-        with self.run.stage(f"corpus by {unit}"):
+        with self.run.stage(f"{CORPUS_BY} {unit}"):
             self._await_machines(CORPUS)
             self.corpus = shard_corpus(
                 corpus,
@@ -250,7 +256,7 @@ class RunContext(Generic[R]):
         Raises:
             ConfigError: there is no such model, or an input has changed since the run began.
         """
-        with self.run.stage("base model"):
+        with self.run.stage(BASE_MODEL):
             self.base = load_backbone(self.recipe.model)
             self.run.bind(base_model=self.base.digest, **public_inputs)
         return self.base

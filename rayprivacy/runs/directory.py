@@ -7,10 +7,12 @@ the end of every stage. `run.log` is JSON Lines of stages, seconds and public co
 nor counts of its users or rows.
 """
 
+import fcntl
 import json
+import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 
-from rayprivacy.core.errors import ConfigError, KeyFileError
+from rayprivacy.core.errors import ConfigError, KeyFileError, RayPrivacyError
 from rayprivacy.core.files import Json, append_line, private_directory, read_json, write_atomic, write_json
 from rayprivacy.core.storage import Mirror
 from rayprivacy.runs import decide, files
@@ -27,13 +29,15 @@ from rayprivacy.runs.meter import Meter
 from rayprivacy.runs.recipe import Recipe
 
 LEDGER_HEAD = "ledger_head"
-INPUTS = "inputs.json"
+INPUTS, CALIBRATED = "inputs.json", "calibrated.json"
 RECIPE, CERTIFICATE, METRICS = "recipe.yaml", "certificate.json", "metrics.json"
 MODEL = "model"
 RUN_LOG = "run.log"
 FOUND = "found"  # an event of the log: the work of a stage had been done by another run
+PREPARING = (BASE_MODEL, COPY, CORPUS_BY) = ("base model", "copy of the corpus", "corpus by")
 # Names of what the run put among its private files.
 _MADE = "made"
+_PATIENCE = 2.0  # seconds, in which a process that was killed lets go
 R = TypeVar("R", bound=Recipe)
 
 
@@ -79,13 +83,13 @@ class Run(Generic[R]):
                 )
         return run
 
-    def begin(self) -> "Run[R]":
-        """Make the run directory, which may be there, and keep the recipe in it."""
+    def begin(self, calibrated: Json | None = None) -> "Run[R]":
+        """Keep the recipe, and what it was calibrated to, in the run directory, which may be there."""
         for folder in (self.root, self.root / "public", self.root / "private"):
             private_directory(folder)
+        if calibrated is not None:
+            write_json(self.public(CALIBRATED), calibrated)
         write_atomic(self.root / RECIPE, files.dump_recipe(self.recipe).encode())
-        if self.mirror:
-            self.mirror.push()
         return self
 
     @staticmethod
@@ -158,6 +162,72 @@ def stored_recipe(root: Path) -> Json | None:
     """The keys of the recipe that a run directory holds; None where no run has begun."""
     stored = root / RECIPE
     return files.read_mapping(stored, "recipe") if stored.is_file() else None
+
+
+def calibrated(root: Path) -> Json:
+    """What the run in a directory was calibrated to (see `calibration`); empty where none has begun."""
+    path = root / "public" / CALIBRATED
+    try:
+        return dict(read_json(path)) if path.exists() else {}
+    except (TypeError, ValueError):
+        raise ConfigError(f"{path} is damaged: bring it back, or choose another --out for a new release.") from None
+
+
+@contextmanager
+def attempt(root: Path, key: Path, is_charged: Callable[[], bool]) -> Iterator[None]:
+    """Be alone in a run directory, which is made, and leave nothing there if a run is refused before it has worked.
+
+    What is removed is what was made here: in the directory, the folders around it, and the file of the key. A run has
+    worked when it was charged, or when one of its own stages has ended.
+    """
+    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
+    with _alone(private_directory(root)):
+        there = {*root.iterdir(), *([key] if key.exists() else ())}
+        try:
+            yield
+        except RayPrivacyError:
+            if not (root / RECIPE in there or is_charged() or _has_worked(root)):
+                _remove({*root.iterdir(), key} - there, missing)
+            raise
+
+
+def _has_worked(root: Path) -> bool:
+    return (root / RUN_LOG).exists() and any(
+        entry["event"] == "done" and not entry["stage"].startswith(PREPARING) for entry in log_entries(root)
+    )
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Refuse a second process in a folder; the lock goes with the process. Where a file system has none, do without."""
+    handle, until = os.open(root, os.O_RDONLY), time.monotonic() + _PATIENCE
+    try:
+        while not _locks(handle):
+            if time.monotonic() > until:
+                raise ConfigError(f"another process works in {root}: wait until it has ended, or choose another --out.")
+            time.sleep(0.1)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _locks(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _remove(made: Iterable[Path], folders: Iterable[Path]) -> None:
+    """Delete files and folders, and of further folders those that are empty then."""
+    for path in made:
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def log_entries(root: Path) -> Iterator[Json]:

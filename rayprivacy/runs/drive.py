@@ -1,12 +1,13 @@
 """The driver: runs one recipe of any method, from the account to the certificate and the measurements.
 
-It alone checks a recipe, decides what that leaves to the machines, plans, and opens the account, once each and in this
-order: a run that is refused leaves neither a directory nor a charge.
+It alone checks a recipe, decides what that leaves to the machines, plans, and looks at the account, once each and in
+this order; the account is opened when the first charge is about to be made. So a run that is refused before its work
+began leaves nothing behind: no directory, key, ledger or account.
 """
 
 import json
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
@@ -20,9 +21,10 @@ from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.core.storage import Mirror
 from rayprivacy.evaluation.language import synthetic_metrics
 from rayprivacy.ledger.certificate import build_certificate, to_markdown
-from rayprivacy.runs import account, checks, decide, estimate, measure, session, source
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.runs import account, calibration, checks, decide, estimate, measure, session, source
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.directory import CERTIFICATE, METRICS, R, Run, stored_recipe
+from rayprivacy.runs.directory import CERTIFICATE, METRICS, R, Run, attempt, calibrated, stored_recipe
 from rayprivacy.runs.method import Method, Output, exhibits_json
 from rayprivacy.runs.plan import EVALUATION, Plan, epsilon_of
 from rayprivacy.runs.progress import ProgressGauges, progress_gauges, totals
@@ -87,41 +89,56 @@ def drive(
     With `until`, the run stops after these chunks and saves the model alone. `measured` figures, on private text, are
     internal; `announce` says whether the console hears that the account is new.
     """
-    if mirror is not None:
-        if not resume and mirror.holds_run():
-            raise ConfigError(f"{mirror.uri} holds a run already: add --resume to finish it, or choose another --out.")
-        mirror.pull()
-    found = decide.decided(recipe, stored_recipe(root))
-    run = Run.find(root, found, resume=resume, console=console, measured=measured, mirror=mirror)
-    plan = method.planned(run.recipe)
-    checks.check_recipe(method, run.recipe, plan, measured=measured)
-    with closing(account.open_account(run.recipe, plan, run.ledger_head())) as ledger:
-        if ledger.news and announce:
-            run.console.print(ledger.news, highlight=False, markup=False, soft_wrap=True)
+    opened: list[Ledger] = []
+    with ExitStack() as held:
+        held.enter_context(attempt(root, Path(recipe.privacy.key).absolute(), lambda: bool(opened)))
+        if mirror is not None:
+            _pull(mirror, resume)
+        begun, noise = stored_recipe(root), calibrated(root)
+        found = decide.decided(recipe, begun)
+        run = Run.find(root, found, resume=resume, console=console, measured=measured, mirror=mirror)
+        with calibration.of_run(noise):
+            plan = method.planned(run.recipe)
+        checks.check_recipe(method, run.recipe, plan, measured=measured)
+        source.look(run)
+        account.look(run.recipe, plan, run.ledger_head(), begun=begun is not None)
         key = load_or_create_key(Path(run.recipe.privacy.key).absolute())
-        run.begin()
-        with _session(run, plan) as progress:
+        run.begin(noise)
+
+        def open_ledger() -> Ledger:
+            opened.append(held.enter_context(account.open_account(run.recipe, plan, run.ledger_head())))
+            if opened[0].news and announce:
+                run.console.print(opened[0].news, highlight=False, markup=False, soft_wrap=True)
+            service.enter_context(session.ledger_service(run.recipe.privacy, not run.console.quiet))
+            return opened[0]
+
+        with _session(run, plan) as progress, ExitStack() as service:
             source.settle_source(run, dataset)
-            context = RunContext(run, plan, ledger, key, progress, until)
+            context = RunContext(run, plan, open_ledger, key, progress, until)
             output = method.execute(context)
         context.keep_ledger_head()
         if output is None or context.stops_early:
             return Driven(run, {})
         certificate = write_certificate(context)
-    if measured:
-        _measure(run, method, output)
-        measure.compare_with_private(run, method.card, context.base, output.codes)
-        estimate.keep_seconds(run, plan)
-    return Driven(run, certificate)
+        if measured:
+            _measure(run, method, output)
+            measure.compare_with_private(run, method.card, context.base, output.codes)
+            estimate.keep_seconds(run, plan)
+        return Driven(run, certificate)
+
+
+def _pull(mirror: Mirror, resume: bool) -> None:
+    if not resume and mirror.holds_run():
+        raise ConfigError(f"{mirror.uri} holds a run already: add --resume to finish it, or choose another --out.")
+    mirror.pull()
 
 
 @contextmanager
 def _session(run: Run[R], plan: Plan) -> Iterator[ProgressGauges]:
-    """Ray, the ledger service, and the counts of one run; a quiet run shows no gauges either."""
+    """Ray, and the counts of one run; a quiet run shows no gauges."""
     recipe, shown = run.recipe, not run.console.quiet
     gauges = progress_gauges(recipe.release_id, totals(plan), shown, run.meter.count)
-    service = session.ledger_service(recipe.privacy, shown)
-    with session.ray_session(recipe.resources.address), service, gauges as progress:
+    with session.ray_session(recipe.resources.address), gauges as progress:
         yield progress
 
 

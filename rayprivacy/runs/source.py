@@ -23,20 +23,19 @@ import pyarrow.parquet as pq
 
 from rayprivacy.core.errors import ConfigError, CorpusError
 from rayprivacy.core.files import private_directory, read_json, write_atomic, write_json
-from rayprivacy.core.keys import load_key
+from rayprivacy.core.keys import KEY_BYTES, Key, load_key
 from rayprivacy.core.private import Seal
 from rayprivacy.corpus.layout import add_digests
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.sources import CHITCHAT, check_columns
-from rayprivacy.corpus.tables import Table, table_of
-from rayprivacy.runs.directory import R, Run
+from rayprivacy.corpus.sources import check_columns
+from rayprivacy.corpus.tables import Table
+from rayprivacy.runs.checks import DATASET, check_files, table_behind
+from rayprivacy.runs.directory import COPY, R, Run
 from rayprivacy.work.mapping import rows_of
 
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-DATASET = "dataset"
-COPY = "copy of the corpus"  # the stage, in the log of the run
 _FOLDER, _STAMP = "source", ".stamp"
 _VERSION = "source_version.json"  # on the public side, as the certificate says it: `clean` leaves it
 _ROWS = 8192  # of one file
@@ -62,9 +61,12 @@ def version_of(run: Run[R]) -> str:
     return str(read_json(path)["table"]) if path.exists() else ""
 
 
-def table_behind(corpus: CorpusConfig) -> Table | None:
-    """The table that a recipe names as its corpus, if it names one."""
-    return None if corpus.source in (DATASET, CHITCHAT) else table_of(corpus.source)
+def look(run: Run[R]) -> None:
+    """Refuse a corpus that is not there, or lacks a column, before anything is made. A dataset is looked at by Ray."""
+    check_files(run.recipe)
+    table = table_behind(run.recipe.corpus)
+    if table and not (_has_copy(run) or _known_version(run, table)):
+        _check(run, table.columns(table.latest(Key(bytes(KEY_BYTES)))))  # any key: what it names is not kept
 
 
 def settle_source(run: Run[R], dataset: "Dataset | None") -> None:

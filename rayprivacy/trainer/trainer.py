@@ -41,8 +41,9 @@ from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.backbone import Backbone, tokenizer_rules
 from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.settings import AdapterConfig, ModelConfig
+from rayprivacy.runs.calibration import of_run
 from rayprivacy.runs.decide import decided
-from rayprivacy.runs.directory import MODEL, stored_recipe
+from rayprivacy.runs.directory import MODEL, calibrated, stored_recipe
 from rayprivacy.runs.drive import drive
 from rayprivacy.runs.outline import Outline
 from rayprivacy.trainer.method import TrainerRecipe, name_of_loss, plan_training, trainer_method
@@ -171,7 +172,8 @@ class DPTorchTrainer:
 
     def plan(self) -> Outline:
         """The stage, the noise and the cost; prints as a table. ConfigError where no noise is enough for the budget."""
-        return Outline(self.recipe, plan_training(self.recipe), measured=False)
+        with of_run(calibrated(self.path)):
+            return Outline(self.recipe, plan_training(self.recipe), measured=False)
 
     def fit(self) -> Result:
         """Train, or finish what an earlier `fit` of the same name began; nothing is charged or drawn twice.

@@ -29,8 +29,8 @@ from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import method_of
 from rayprivacy.runs import account, decide, files, session
+from rayprivacy.runs.checks import check_files, table_behind
 from rayprivacy.runs.recipe import Recipe
-from rayprivacy.runs.source import table_behind
 from rayprivacy.tuning.budgeted import Candidate, PricedSearcher, can_pay
 from rayprivacy.tuning.outcome import Outcome, conclude, ended, open_study, optuna_search
 from rayprivacy.tuning.selection import run_selection
@@ -84,6 +84,7 @@ def _check_example(trials: Trials, example: Values) -> None:
             f"corpus.source is {table.kind.words}, of which each trial would choose a version of its own: search on"
             " files, which all trials share."
         )
+    check_files(recipe)
     card = method_of(recipe).card
     if card.has_model and not card.has_language_model:
         raise ConfigError(

@@ -22,7 +22,9 @@ from rayprivacy.core.files import Json
 from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import Protection
 from rayprivacy.methods.registry import method_of, parse_recipe, recipe_type
+from rayprivacy.runs.calibration import of_run
 from rayprivacy.runs.decide import decisions
+from rayprivacy.runs.directory import calibrated
 from rayprivacy.runs.drive import drive
 from rayprivacy.runs.files import read_mapping
 from rayprivacy.runs.plan import Plan
@@ -144,7 +146,8 @@ class Trials:
                 data = merged(data, {"privacy": {"account": f"trial-{account}"}})
             recipe = parse_recipe(data)
             require_public(recipe, self.private)
-            plan = method_of(recipe).planned(recipe)
+            with of_run(calibrated(self.folder(recipe))):  # a trial that has begun keeps its noise, and its price
+                plan = method_of(recipe).planned(recipe)
             _require_one_account(plan)
             self._parsed[name] = recipe, plan
         return self._parsed[name]

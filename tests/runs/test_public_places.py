@@ -10,9 +10,9 @@ import pytest
 from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.sources import CHITCHAT
+from rayprivacy.runs.checks import DATASET
 from rayprivacy.runs.directory import RECIPE
 from rayprivacy.runs.recipe import require_public
-from rayprivacy.runs.source import DATASET
 from rayprivacy.tuning.trials import SPACE
 
 

@@ -60,8 +60,8 @@ class AccountBook:
         return tuple(map(sum, zip(*self.sums.values(), strict=True)))
 
     def register_plan(self, row: Row, where: str) -> None:
-        """Take the plan of a pld account: once, before anything is charged."""
-        if self.terms.composition != "pld" or self.rule.size or self._has_charges:
+        """Take the plan of a pld account: the last one that comes before anything is charged."""
+        if self.terms.composition != "pld" or self._has_charges:
             rows.fail(where, "registers a plan that the account cannot take")
         self.rule = read_plan(row, self.terms, where)
         self.sums = {state: [0] * self.rule.size for state in COUNTED}

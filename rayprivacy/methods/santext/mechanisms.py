@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from rayprivacy.accounting.events import document_epsilon
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.methods.santext.recipe import SanTextRecipe
-from rayprivacy.runs.calibration import kept_values
+from rayprivacy.runs.calibration import kept, kept_values
 from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.mechanism import Mechanism, RandomizedResponse, SanText, randomized_response_epsilon
 from rayprivacy.sanitize.settings import SanitizeConfig
@@ -57,7 +58,8 @@ def planned(recipe: SanTextRecipe) -> Planned:
     first = size - max(2, round(config.plus.sensitive * size)) if config.plus else 0
     _check_keep(config.keep, size - first)
     if config.mechanism == "randomized_response":
-        epsilon = config.epsilon or _wanted(config, size) or math.nextafter(_for_each(recipe), 0)
+        wanted = partial(_response_epsilon, recipe, size)
+        epsilon = config.epsilon or kept(wanted, _priced_by_the_plan, "randomized response", size, *_asked(recipe))
         response = RandomizedResponse(size, epsilon)
         return Planned(vocabulary, response, response.keep_rate, None)
     cap = config.cap or math.inf
@@ -76,7 +78,7 @@ def planned(recipe: SanTextRecipe) -> Planned:
 
     asked = config.keep, config.epsilon, None if config.keep or config.epsilon else _for_each(recipe) - cost
     inputs = [vocabulary.digest, first, config.cap, *asked]
-    found = kept_values(compute, "santext", *inputs)
+    found = kept_values(compute, _priced_by_the_plan, "santext", *inputs)
     bound, one, other = found["worst"]
     table = Table(vocabulary, found["epsilon"], first, cap, (bound, one, other))
     spelled = (*vocabulary.words, "a word that is not on the list")
@@ -90,12 +92,28 @@ def confirmed(plan: Planned) -> Planned:
         return plan
     table = mechanism.table
     fresh = SanText(Table(table.vocabulary, table.epsilon, table.first, table.cap), mechanism.replaced)
-    if fresh.event(1) != mechanism.event(1):
+    if fresh.token_epsilon > mechanism.token_epsilon:
         raise ConfigError(
-            "the bound of a token that was kept in the cache is not that of the table: delete the cache"
-            " (~/.cache/rayprivacy/noise), and run again."
+            f"the bound of a token is {fresh.token_epsilon:.10g}, and {mechanism.token_epsilon:.10g} was kept: finish"
+            " the run with the versions of numpy and scipy that it began with, or delete the cache"
+            " (~/.cache/rayprivacy/noise) and choose another --out."
         )
     return Planned(plan.vocabulary, fresh, plan.keep, plan.worst)
+
+
+def _priced_by_the_plan(_: Any) -> bool:
+    """The plan computes what all words cost, and refuses more than the budget."""
+    return True
+
+
+def _response_epsilon(recipe: SanTextRecipe, size: int) -> float:
+    return _wanted(recipe.sanitize, size) or math.nextafter(_for_each(recipe), 0)
+
+
+def _asked(recipe: SanTextRecipe) -> tuple[float | None, float | None]:
+    """The share of words to keep, or else what is left for each word."""
+    keep = recipe.sanitize.keep
+    return keep, None if keep else _for_each(recipe)
 
 
 def _for_each(recipe: SanTextRecipe) -> float:

@@ -14,20 +14,22 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
 
-from dp_accounting.dp_event import DpEvent
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from rayprivacy.accounting import published
+from rayprivacy.accounting.events import to_json
 from rayprivacy.blocks import match_plan, pretrain_plan
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.phrases import load_phrases
 from rayprivacy.generation.settings import require_engine
-from rayprivacy.ledger.least_noise import gaussian_noise, laplace_noise
+from rayprivacy.ledger.least_noise import gaussian_noise, is_enough, laplace_noise
 from rayprivacy.methods.seqpate.efforts import efforts_of
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.release.votes import CLIP_RANGE, SCALE, VoteMechanism
 from rayprivacy.runs.account import whole
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, Placed, Where, at
+from rayprivacy.runs.calibration import kept_values
 from rayprivacy.runs.plan import EVALUATION, MODELS_MEASURED, TEXTS_WRITTEN, Block, Plan, Stage, Work
 
 PSEUDO, BASES, FEATURES = "pseudo-sentences", "public bases and warm start", "features of private text"
@@ -144,21 +146,42 @@ def _as_published(recipe: SeqPateRecipe, votes: VoteMechanism) -> dict[str, floa
 def fitting_votes(recipe: SeqPateRecipe, beside: DpEvent | None = None) -> VoteMechanism:
     """All queries of a run as one mechanism, with the least noise that fits its budget beside what else is charged."""
     votes, privacy = recipe.votes, recipe.privacy
-    least = laplace_noise if votes.noise == "laplace" else gaussian_noise
-    sigma = cache(lambda queries: least(queries, privacy.budget, privacy.composition, beside))
 
-    def mechanism(queries: int, clip: float | None) -> VoteMechanism:
+    def mechanism(queries: int, clip: float | None, sigma: float) -> VoteMechanism:
         return VoteMechanism(
             queries=queries,
             candidates=votes.top_k,
             teachers=recipe.teachers.count,
-            sigma=sigma(queries),
+            sigma=sigma,
             unit=privacy.unit,
             shards=recipe.corpus.max_shards_per_phrase or 1,
             ballot=votes.ballot,
             clip=clip,
             noise=votes.noise,
         )
+
+    def fitted() -> dict[str, Any]:
+        found = _fitted(recipe, beside, mechanism)
+        return {name: getattr(found, name) for name in ("queries", "clip", "sigma")}
+
+    def enough(found: dict[str, Any]) -> bool:
+        event = mechanism(**found).event
+        return is_enough(ComposedDpEvent([beside, event]) if beside else event, privacy.budget, privacy.composition)
+
+    asked = votes.model_dump(mode="json"), recipe.teachers.count, recipe.corpus.max_shards_per_phrase
+    budget = privacy.unit, privacy.epsilon, privacy.delta, privacy.composition, beside and to_json(beside)
+    return mechanism(**kept_values(fitted, enough, "votes", *asked, *budget))
+
+
+def _fitted(
+    recipe: SeqPateRecipe, beside: DpEvent | None, votes_of: Callable[[int, float | None, float], VoteMechanism]
+) -> VoteMechanism:
+    votes, privacy = recipe.votes, recipe.privacy
+    least = laplace_noise if votes.noise == "laplace" else gaussian_noise
+    sigma = cache(lambda queries: least(queries, privacy.budget, privacy.composition, beside))
+
+    def mechanism(queries: int, clip: float | None) -> VoteMechanism:
+        return votes_of(queries, clip, sigma(queries))
 
     def clipped(queries: int) -> VoteMechanism:
         radius = votes.radius

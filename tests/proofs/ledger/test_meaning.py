@@ -367,6 +367,7 @@ def test_the_claim_is_the_cap_and_the_rest_a_diagnostic(ledger):
     spent = found["spent_diagnostic"]
     assert spent["label"] == "diagnostic, not the claim"
     assert spent["epsilon"] == pytest.approx(1.0, rel=1e-6)
+    assert spent["left"] == ledger.status("chat").epsilon_remaining
     assert 1.0 < spent["epsilon_zcdp"] <= spent["epsilon_rdp"] * 1.001 < 1.1
     assert [(row["kind"], row["count"], row["q"]) for row in found["events"]] == [("gaussian", 100, None)]
     assert found["warnings"] == []

@@ -161,10 +161,23 @@ def test_a_plan_must_fit_the_cap(line, epsilon, message):
     refuse_next(planned(*line, epsilon=epsilon), f"entry 2 .*({message})")
 
 
-def test_a_plan_comes_once():
+@pytest.mark.parametrize("given_back", [False, True])
+def test_no_plan_comes_after_a_charge(given_back):
     book = planned(*PLANNED)
+    charge = book.reserve("p", "run", gaussian(20.0), [0, 1, 0])
+    if given_back:
+        book.step("cancel", charge)
     book.plan("p", PLANNED, 1.29082)
-    refuse_next(book, "entry 3 .* plan")
+    refuse_next(book, f"entry {4 + given_back} .* plan")
+
+
+def test_the_last_plan_before_a_charge_holds():
+    book = planned(*PLANNED)
+    book.plan("p", [(gaussian(15.0), 10)], 0.883)
+    book.reserve("p", "run", gaussian(15.0), [1])
+    assert replay(book.rows).charges == 1
+    book.reserve("p", "other", laplace(50.0), [1])
+    refuse_next(book, "entry 5 .*cost")
 
 
 LINES = st.lists(

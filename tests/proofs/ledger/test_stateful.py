@@ -26,6 +26,10 @@ GAUSSIANS = tuple(GaussianDpEvent(sigma) for sigma in SIGMAS)
 TRAINING = SelfComposedDpEvent(GaussianDpEvent(12.0), 4)
 METRIC = tuple(MetricLocalDpEvent(0.1, 1.5, tokens) for tokens in (9, 4, 1))
 PLAN = (SelfComposedDpEvent(GaussianDpEvent(9.0), 3), SelfComposedDpEvent(LaplaceDpEvent(9.0), 2))
+PLANS: dict[tuple[int, ...], Any] = {  # by how often their lines may run
+    (3, 2): PLAN,
+    (2, 3): (SelfComposedDpEvent(GaussianDpEvent(9.0), 2), SelfComposedDpEvent(LaplaceDpEvent(9.0), 3)),
+}
 COMPOSITIONS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
     "gdp": ({}, (*GAUSSIANS, TRAINING)),
     "zcdp": ({}, (GAUSSIANS[0], LaplaceDpEvent(2.5), TRAINING)),
@@ -104,6 +108,12 @@ class ModelAccount:
         self.entries += 1
         return self.charges[-1]
 
+    def register_plan(self, limits):
+        if self.charges or len(self.limits) == 1:
+            raise LedgerError
+        self.limits = limits
+        self.entries += 1
+
     def start(self, charge, holder, term_runs):
         if charge.state == "cancelled":
             raise LedgerError
@@ -148,6 +158,7 @@ class Store:
 
     def __init__(self, url, composition):
         self.url, self.composition, self.ledger = url, composition, Ledger.open(url)
+        self.second = Ledger.open(url)
         self.head = self.ledger.head()
         self.accounts = 0
 
@@ -191,6 +202,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.events = COMPOSITIONS[self.store.composition][1]
         self.protection = self.store.ledger.account(self.name).protection
         self.handles: list[tuple[Charge, ModelCharge]] = []
+        self.replans = 0
         self.outputs = itertools.count()
 
     @property
@@ -229,6 +241,16 @@ class LedgerMachine(RuleBasedStateMachine):
         if done:
             self.handles.append((done[1], done[0]))
             self.agree(*done)
+
+    @precondition(lambda self: self.store.composition in ("pld", "gdp") and (not self.handles or self.replans < 2))
+    @rule(limits=st.sampled_from([*PLANS]), another=st.booleans())
+    def register_plan(self, limits, another):
+        """Also by a process that knows nothing of this one, which may remember the earlier plan."""
+        self.replans += 1
+        ledger = self.store.second if another else self.ledger
+        self.both(
+            lambda: self.model.register_plan(limits), lambda: ledger.register_plan(self.name, PLANS[limits]) and None
+        )
 
     @precondition(lambda self: self.handles)
     @rule(number=st.integers(0, 50), holder=st.sampled_from(["host-a:1:1", "host-b:2:2"]), term_runs=st.booleans())
@@ -320,3 +342,4 @@ def test_the_ledger_does_what_the_model_does(url, composition):
     run_state_machine_as_test(machine, settings=config)
     assert opened.accounts >= 2 * examples
     opened.ledger.close()
+    opened.second.close()

@@ -75,7 +75,7 @@ class Desk:
         plan = plan or method_of(run.recipe).planned(run.recipe)
         self.account(plan.protection)
         progress: Any = SimpleNamespace(show=lambda *_: None)
-        context = RunContext(run, plan, self.ledger, load_key(Path(recipe.privacy.key)), progress)
+        context = RunContext(run, plan, lambda: self.ledger, load_key(Path(recipe.privacy.key)), progress)
         context.corpus = SimpleNamespace(corpus_digest=lambda _: self.corpus)  # type: ignore[assignment]
         self.patch.setattr(RunContext, "shard", lambda self: None)
         return context

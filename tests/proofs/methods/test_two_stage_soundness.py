@@ -67,7 +67,7 @@ def _streams(recipe):
     plan = method_of(recipe).planned(recipe)
     run = Run.open(Path(recipe.corpus.source).parent / "run", recipe, resume=True, console=Console(quiet=True))
     with closing(open_account(recipe, plan)) as ledger:
-        context = RunContext(run, plan, ledger, KEY, ProgressGauges(recipe.release_id, {}, shown=False))
+        context = RunContext(run, plan, lambda: ledger, KEY, ProgressGauges(recipe.release_id, {}, shown=False))
         context.corpus = CORPUS
         context.load_model()
         trained = Training(parses_of(recipe), recipe.adapter, recipe.training_of("trees"), recipe.resources)

@@ -64,6 +64,11 @@ def test_the_parts_of_the_account_add_up_to_the_cap(asked, spent, expected):
     assert found == pytest.approx(expected)
 
 
+def test_what_is_left_is_said_as_the_ledger_says_it():
+    spent = {"spent_diagnostic": SPENT | {"epsilon": 2.9997, "left": 0.0275}}
+    assert account_parts(Certificate.model_validate(certificate() | spent))[-1].shown == "0.0275"
+
+
 def test_a_stacked_bar_is_in_proportion_and_escaped():
     drawn = stacked_bar("account", "a < b", [Part("x", "one & two", 1.0, "1"), Part("y", "rest", 3.0, "3")])
     assert re.findall(r' width="([\d.]+)"', drawn) == ["250.0", "750.0"]

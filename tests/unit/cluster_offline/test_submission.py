@@ -18,7 +18,7 @@ from rayprivacy.cluster.paths import check_out, check_recipe_paths
 from rayprivacy.cluster.submit import connect, exit_code, parcel, read_token
 from rayprivacy.core.errors import ClusterError, ConfigError, KeyFileError
 from rayprivacy.methods.registry import load_recipe, parse_recipe
-from rayprivacy.runs.source import DATASET
+from rayprivacy.runs.checks import DATASET
 
 ROOT = Path(__file__).parents[3]
 

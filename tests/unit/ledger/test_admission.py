@@ -119,9 +119,39 @@ class TestPlan:
         assert 0.5 < ledger.register_plan("a", self.PLAN) < EPSILON
         return ledger
 
-    def test_it_is_registered_once_or_refused(self, planned, url):
-        for again in (planned, Ledger.open(url)):
+    def test_it_is_replaced_until_something_was_charged(self, planned, url):
+        other = Ledger.open(url)  # has read no plan yet, or an earlier one, when it charges
+        other.check("a", LaplaceDpEvent(50.0))
+        planned.register_plan("a", self.PLAN[:2])
+        with pytest.raises(EventError, match="neither in the account's plan"):
+            _reserve(other, 0, LaplaceDpEvent(50.0))
+        planned.register_plan("a", [LaplaceDpEvent(40.0), self.PLAN[1]])
+        charge = _reserve(other, 0, LaplaceDpEvent(50.0))
+        assert sum(charge.cost) == 1
+        planned.cancel(charge)
+        for again in (planned, other, Ledger.open(url)):
             refused("has a plan already", again.register_plan, "a", self.PLAN)
+        assert kinds(planned, "a") == ["create", "plan", "plan", "plan", "reserve", "cancel"]
+        planned.verify()
+
+    @pytest.mark.parametrize("charged", [False, True])
+    @pytest.mark.parametrize("covered", [False, True])
+    def test_a_run_brings_its_own_plan_where_the_accounts_does_not_pay(self, planned, charged, covered):
+        run = [GaussianDpEvent(25.0)] if covered else [GaussianDpEvent(15.0)]
+        if charged:
+            _reserve(planned, 0, LaplaceDpEvent(50.0))
+        before = planned.terms("a").rule.lines
+        planned.ensure_account("a", *TERMS, "pld", plan=run)
+        replaced = not (covered or charged)
+        assert planned.terms("a").rule.lines == (((run[0], 1),) if replaced else before)
+        planned.verify()
+
+    def test_a_plan_beyond_the_cap_replaces_none(self, planned):
+        with pytest.raises(BudgetRefusedError, match="has a cap"):
+            planned.ensure_account("a", *TERMS, "pld", plan=[GaussianDpEvent(0.5)])
+        assert kinds(planned, "a") == ["create", "plan"]
+
+    def test_what_cannot_be_a_plan_is_refused(self, planned):
         refused("only 'pld' accounts take a plan", planned.register_plan, "chat", self.PLAN)
         planned.create_account("b", *TERMS, "pld")
         for event in (METRIC, GaussianDpEvent(math.nan)):
@@ -183,8 +213,13 @@ class TestPlan:
         assert not any(planned.status("a").balance.used)
         _reserve(planned, 1, SelfComposedDpEvent(TRAINING, 100))
         _reserve(planned, 2, SelfComposedDpEvent(GaussianDpEvent(20.0), 3))
-        assert planned.status("a").share == 1
-        assert planned.verify().charges == 3
+        status = planned.status("a")
+        assert 0.9 < status.share < 1, "a line is left"
+        lines = planned.lines("a")
+        assert status.share == pytest.approx(sum(status.share_of(line) for line in lines if line.state != "cancelled"))
+        _reserve(planned, 3, LaplaceDpEvent(50.0))
+        assert planned.status("a").share == pytest.approx(1)
+        assert planned.verify().charges == 4
 
 
 def test_others_write_while_a_refusal_is_explained(ledger, url, monkeypatch):
