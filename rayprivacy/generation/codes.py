@@ -72,7 +72,8 @@ class Codes:
         for label in config.values:
             if label not in labels:
                 raise ConfigError(
-                    f"codes.values has a list for '{label}', which is none of corpus.labels: add it there."
+                    f"codes.values has a list for '{label}', which is none of corpus.labels: add it there, or take the"
+                    " list out, e.g. with -o codes.values={} where the corpus has no labels."
                 )
         self.columns = tuple(labels)
         self._values = [tuple(dict.fromkeys((*config.values[label], OTHER))) for label in labels]
