@@ -158,7 +158,7 @@ def write_comparison(directories: Sequence[Path], path: Path, *, internal: bool 
         claim=claim,
         internal=internal and any(row.own is not None for row in rows),
         corpora=len({row.certificate.corpus_digest for row in rows}),
-        one_source=len({row.origin for row in rows}) == 1,
+        one_source=len({row.origin for row in rows}) == 1 and rows[0].origin[0] not in ("", "dataset"),
         compared=_compared(rows),
         protections=len(protections),
         frontier=drawn,

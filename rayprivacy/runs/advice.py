@@ -94,10 +94,12 @@ def advice(
     groups: dict[tuple[str, float], dict[str, Evidence]] = {}  # each method's best row of a corpus and epsilon
     for row in sorted(quick, key=lambda row: (row.mauve is None, row.over_base)):
         groups.setdefault((row.corpus, row.epsilon), {}).setdefault(row.method, row)
-    ranked = [
-        (len(group) == 1, longer(row), sum(far(row))) for group in groups.values() for row in [*group.values()][:1]
-    ]
-    there = list(groups.values())[ranked.index(min(ranked))]
+
+    def distance(group: dict[str, Evidence]) -> tuple[bool, float, float]:
+        row = next(iter(group.values()))
+        return len(group) == 1, longer(row), sum(far(row))
+
+    there = min(groups.values(), key=distance)
     best = sorted(there.values(), key=lambda row: row.over_base)
     only = f"; no other method than {best[0].method} was measured there" if len(best) == 1 else ""
     return (

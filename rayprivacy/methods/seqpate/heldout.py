@@ -2,7 +2,8 @@
 
 These are compared: the public base, what pretraining made of it, base + pseudo-sentences (the student before any
 vote), the student, and the same head after some steps on private features without noise. That reference is never
-released, and is no bound: it is not trained as the student is, which may end better. All figures here read private text and are outside the certificate: `releasable: false`.
+released, and is no bound: it is not trained as the student is, which may end better. All figures here read private text
+and are outside the certificate: `releasable: false`.
 """
 
 import random
