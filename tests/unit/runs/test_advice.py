@@ -92,3 +92,10 @@ def test_the_recipe_of_ones_own_corpus_can_be_planned():
     recipe = rp.load_recipe(yaml.safe_load(shown))
     assert rp.plan(recipe, users=4000).epsilon <= 8.0
     assert rp.plan(recipe).remark is None, "preset and users agree"
+
+
+def test_declared_users_that_contradict_both_sizes_are_remarked():
+    both = {"preset": "quick", "users": 4000, "sampling_rate": 0.1, "expected_batch": 110}
+    remark = rp.plan(rp.load_recipe({"method": "generator", "training": both})).remark
+    assert remark is not None
+    assert "of 4,000 users draws about 400" in remark
