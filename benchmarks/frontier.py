@@ -7,8 +7,8 @@
 Each row is a run of the packaged recipe in a process of its own, on an account of its own: its figures are those that
 a user sees. Rows that are in the folder already are not run again. Features of private text are kept beside them, and
 serve all rows of SeqPATE on a corpus, so that the first of a seed takes longer. The epsilon `inf` trains with next to
-no noise, as a bound that must never be released. A lever is a change to the recipe; `shipped` is none, and `base` is
-a model that learnt nothing, so that its figures are those of the public base.
+no noise, to compare with: it must never be released. A lever is a change to the recipe; `shipped` is none, and `base`
+is a model that learnt nothing, so that its figures are those of the public base.
 
 A seed draws teachers and texts anew. Noise and held-out users follow the key alone, and so does all training of the
 generator: rows that shall differ in them are asked for with several keys.
@@ -58,6 +58,7 @@ FIGURES = (
     "perplexity", "distinct_2", "self_bleu_4", "duplicate_share", "accuracy",
 )  # fmt: skip
 SAMPLES, ON_GPU = 20, "resources.gpu=true"
+PUBLIC = ("base", "pretrained", "base_pseudo")  # models that read no private text
 _ROLES = {"student": "released", "generator": "released"}  # of the models whose perplexity is measured
 WITHOUT_NOISE = {
     "seqpate": ["privacy.epsilon=1e6"],  # votes have noise of 1e-5 then
@@ -130,25 +131,36 @@ def _figures(out: Path) -> dict[str, Any]:
         "figures": sides["synthetic"],
         "other_real_users": sides["reference"],
         "heldout_perplexity": {name: round(value, 2) for name, value in heldout.items()},
-        "gap_closed": _gap_closed(heldout),
         "epsilon_by_stage": {stage["name"]: round(stage["epsilon"], 3) for stage in stages},
         "samples": random.Random(0).sample(texts, min(SAMPLES, len(texts))),
     }
 
 
-def _gap_closed(heldout: dict[str, float]) -> float | None:
-    """Share of the log-perplexity between the public base and the non-private model, where both were measured."""
-    if not {"base", "released", "nonprivate"} <= heldout.keys():
+def gap_closed(found: dict[str, Any], rows: list[dict[str, Any]]) -> float | None:
+    """How far the released model went from the best public model to one without privacy, in log-perplexity.
+
+    The best public model may be what the base became on text of its own: what private text added counts from there.
+    Without privacy is what the run measured beside (SeqPATE's head, of some steps, which is no bound), or else the row
+    of the same training with next to no noise, if that was run.
+    """
+    heldout = found["heldout_perplexity"]
+    best = heldout.get("nonprivate") or _without_noise(found, rows)
+    if best is None or "released" not in heldout:
         return None
-    base, ours, best = (math.log(heldout[name]) for name in ("base", "released", "nonprivate"))
-    return round((base - ours) / (base - best), 3)
+    public, ours, best = (math.log(value) for value in (best_public(heldout), heldout["released"], best))
+    return round((public - ours) / (public - best), 3)
+
+
+def best_public(heldout: dict[str, float]) -> float:
+    """The least perplexity of a model that read no private text."""
+    return min(heldout[name] for name in PUBLIC if name in heldout)
 
 
 def main() -> None:
     arguments = _arguments()
     arguments.work.mkdir(parents=True, exist_ok=True)
     rows = _kept(arguments.work) if arguments.kept else _run(arguments)
-    rows = [found | {"gap_closed": found["gap_closed"] or _gap_to_bound(found, rows)} for found in rows]
+    rows = [found | {"gap_closed": gap_closed(found, rows)} for found in rows]
     told = [found | ({"epsilon": "inf"} if math.isinf(found["epsilon"]) else {}) for found in rows]
     print(json.dumps({"rows": told}, indent=1, allow_nan=False) if arguments.json else "\n".join(map(_shown, rows)))
 
@@ -172,12 +184,13 @@ def _run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def _gap_to_bound(found: dict[str, Any], rows: list[dict[str, Any]]) -> float | None:
-    """The share of the gap where a run measures no model without privacy: to the row without noise, if that was run."""
-    own = {name: found[name] for name in ("corpus", "method", "seed", "key")} | {"epsilon": math.inf}
-    bounds = (each for each in rows if each.items() >= own.items() and each["lever"] in OF_THE_RECIPE)
-    bound = next((each["heldout_perplexity"]["released"] for each in bounds), None)
-    return _gap_closed(found["heldout_perplexity"] | ({"nonprivate": bound} if bound else {}))
+def _without_noise(found: dict[str, Any], rows: list[dict[str, Any]]) -> float | None:
+    """The perplexity of the same training with next to no noise."""
+    own = {name: found[name] for name in ("corpus", "method", "seed", "key")}
+    for each in rows:
+        if each.items() >= own.items() and math.isinf(float(each["epsilon"])) and each["lever"] in OF_THE_RECIPE:
+            return float(each["heldout_perplexity"]["released"])
+    return None
 
 
 def _shown(found: dict[str, Any]) -> str:

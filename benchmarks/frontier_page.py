@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from frontier import OF_THE_RECIPE, ON_GPU
+from frontier import OF_THE_RECIPE, ON_GPU, best_public
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -34,7 +34,7 @@ SEQPATE = {  # rows of seqpate_table.json that belong to the frontier, and minut
     "student_lora": ("student.kind lora", 27.0),
 }
 CORES = 2  # that minutes are of; rows on a GPU have none
-BOUND = 1e5  # epsilon of rows with next to no noise, which are bounds and no advice
+BOUND = 1e5  # epsilon of rows with next to no noise, which are no advice
 Rows = list[dict[str, Any]]
 
 
@@ -59,7 +59,8 @@ def mean(rows: Rows, *path: str) -> float | None:
 
 def table(rows: Rows) -> str:
     """The rows as a table, with other real users below those of each corpus."""
-    head = ["corpus", "method", "lever", "epsilon", "runs", "held-out perplexity", "gap closed", *FIGURES, "CPU min"]
+    read = "held-out perplexity: base, to best public model, to released"
+    head = ["corpus", "method", "lever", "epsilon", "runs", read, "gap closed", *FIGURES, "CPU min"]
     lines = [_line(head), _line(["---"] * 4 + ["---:"] * (len(head) - 4))]
     by_group = groups(rows)
     for corpus in dict.fromkeys(key[0] for key in by_group):
@@ -73,13 +74,20 @@ def table(rows: Rows) -> str:
 
 def _cells(key: tuple[str, str, str, float], rows: Rows) -> list[str]:
     base, released = (mean(rows, "heldout_perplexity", name) for name in ("base", "released"))
-    minutes = mean(rows, "cpu_s")
+    public, minutes = _public(rows), mean(rows, "cpu_s")
     return [
         *key[:3], f"{key[3]:g}", str(len(rows)),
-        f"{_shown(base, 1)} to {_shown(released, 1)}", _shown(mean(rows, "gap_closed")),
+        " to ".join(dict.fromkeys(_shown(each, 1) for each in (base, public, released))),
+        _shown(mean(rows, "gap_closed")),
         *(_shown(mean(rows, "figures", name)) for name in FIGURES.values()),
         _shown(None if minutes is None else minutes / 60, 0),
     ]  # fmt: skip
+
+
+def _public(rows: Rows) -> float | None:
+    """The mean perplexity of the best model that read no private text."""
+    found = [best_public(row["heldout_perplexity"]) for row in rows if "base" in row["heldout_perplexity"]]
+    return statistics.mean(found) if found else None
 
 
 def _shown(value: float | None, digits: int = 2) -> str:
@@ -148,14 +156,15 @@ def evidence(rows: Rows) -> Iterator[dict[str, Any]]:
     trained = [row | {"lever": "shipped", "figures": {}} if row["lever"] in moved else row for row in rows]
     for (corpus, method, lever, epsilon), found in groups(trained).items():
         base, released = (mean(found, "heldout_perplexity", name) for name in ("base", "released"))
-        if math.isinf(epsilon) or lever == "base" or base is None or released is None:
+        public, gap = _public(found), mean(found, "gap_closed")
+        if math.isinf(epsilon) or lever == "base" or base is None or released is None or public is None:
             continue
         of_cores = mean(found, "cpu_s")
         minutes = of_cores and round(of_cores / 60 / CORES, 1)
         settings = "the packaged recipe" if lever == "shipped" else lever
-        yield _row(
-            corpus, method, settings, epsilon, len(found), released / base, minutes, mean(found, "figures", "mauve")
-        )
+        before = {"public_over_base": round(public / base, 3), "gap_closed": gap and round(gap, 2)}
+        mauve = mean(found, "figures", "mauve")
+        yield _row(corpus, method, settings, epsilon, len(found), released / base, minutes, mauve) | before
     table = _read("seqpate_table")
     base = next(each["perplexity"] for each in table["summary"] if each["row"] == "pub")
     for row, (settings, minutes) in SEQPATE.items():
@@ -206,7 +215,8 @@ def _row(
 ) -> dict[str, Any]:
     return {
         "corpus": corpus, "users": USERS[corpus], "method": method, "settings": settings, "epsilon": epsilon,
-        "runs": runs, "over_base": round(ratio, 3), "mauve": mauve and round(mauve, 2), "minutes": minutes,
+        "runs": runs, "over_base": round(ratio, 3),
+        "public_over_base": None, "gap_closed": None, "mauve": mauve and round(mauve, 2), "minutes": minutes,
     }  # fmt: skip
 
 

@@ -135,12 +135,14 @@ def plan(
         timed: estimate how long each stage takes, and say which method and settings the measured frontier suggests,
             where it has rows of this method.
         nodes: machines like this one that share the work, for estimates.
-        users: a public guess at the users of the corpus, for estimates and advice; the method's own when left out.
+        users: a public guess at the users of the corpus, for estimates, advice and remarks; the method's own when left
+            out.
         minutes: what a run may take on two cores, for advice; no bound when left out.
 
     Raises:
         ConfigError: the recipe cannot be run, or there are no nodes, users or minutes.
     """
+    from rayprivacy.blocks.steps_plan import remark
     from rayprivacy.runs import advice, checks, estimate, outline
 
     for name, value in (("nodes", nodes), ("users", users), ("minutes", minutes)):
@@ -149,12 +151,14 @@ def plan(
     if recipe.evaluation.compare:
         checks.check_comparison(recipe)
     planned = method_of(recipe).planned(recipe)
+    noted = remark(planned, users)
     if not timed:
-        return outline.Outline(recipe, planned)
+        return outline.Outline(recipe, planned, remark=noted)
     times = estimate.estimated(recipe, planned, estimate.this_machine(), nodes=nodes, users=users)
     guess = planned.users if users is None else users
-    said = advice.advice_for(recipe.method, guess, recipe.privacy.epsilon, minutes)
-    return outline.Outline(recipe, planned, estimate=times, advice=said)
+    tokens = getattr(getattr(recipe, "generation", None), "max_tokens", None)
+    said = advice.advice_for(recipe.method, guess, recipe.privacy.epsilon, minutes, tokens)
+    return outline.Outline(recipe, planned, estimate=times, advice=said, remark=noted)
 
 
 def run(

@@ -5,7 +5,7 @@ false`), hold no text, and go to `audit.json`. An audit can show a leak. It cann
 are cheap, one run is one draw of the noise, and users of one run are not independent trials.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,8 +86,8 @@ class RunAudit:
 
 
 @_SEAL.around("the audit")
-def audit_run(audit: RunAudit) -> dict[str, Any]:
-    """Attack the run, write `audit.json` into it, and return what it says."""
+def audit_run(audit: RunAudit, told: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
+    """Attack the run, write `audit.json` into it, and return what it says; `told` takes what begins."""
     claim = read_claim(audit.root)
     synthetic = _synthetic(audit)
     plan = read_plan(audit.root, audit.key)
@@ -99,12 +99,15 @@ def audit_run(audit: RunAudit) -> dict[str, Any]:
         raise ConfigError(
             "the shards hold no training users, or no held-out ones, besides canaries: audit a larger run."
         )
+    told(f"what the models lose on {len(members)} training and {len(others)} held-out {claim.unit}s")
     released = _tuned(audit, audit.root)
     attacks = _scores(audit, released, members, others)
     planted = []
     if plan:
+        told("canaries")
         scorer = _of_secrets(audit, released[0])
         planted = canary_figures(scorer, plan, population, synthetic, claim.strictest, audit.candidates)
+    told("words that synthetic and private texts share")
     body = {
         "schema_version": 1,
         "releasable": False,
@@ -117,7 +120,7 @@ def audit_run(audit: RunAudit) -> dict[str, Any]:
         "overlap": _overlap(synthetic, population, members, others) if audit.texts else None,
         "canaries": planted,
         "verdict": _verdict(claim, attacks, planted),
-        "notes": _notes(claim),
+        "notes": {name: note for name, note in _notes(claim).items() if planted or name != "canaries"},
     }
     write_json(audit.root / "audit.json", body)
     return body

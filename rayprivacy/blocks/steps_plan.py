@@ -24,11 +24,12 @@ from rayprivacy.models.size import ModelSize
 from rayprivacy.release.step_mechanism import NoisySteps, step_factors
 from rayprivacy.runs.assumptions import Placed, Where, at, of_training
 from rayprivacy.runs.calibration import kept
-from rayprivacy.runs.plan import STEPS_DONE, UNKNOWN, Block, Effort, Stage, Work, composed
+from rayprivacy.runs.plan import STEPS_DONE, UNKNOWN, Block, Effort, Plan, Stage, Work, composed
 from rayprivacy.runs.recipe import Resources
 
 PART_FILES = 16  # of the sharded corpus, the smallest piece that a worker takes; no shard means anything here
 LEARNING_RATES = {"lora": 2e-3, "full": 3e-4}
+MOST_APART = 1.5  # how many times what is drawn may be what is divided by, before it is remarked
 MANY_LEVELS = 2  # of noise, above which each cost takes seconds
 Line: TypeAlias = tuple[float, int, float]  # sampling rate, events, and what the noise is in proportion to
 
@@ -82,8 +83,9 @@ class Steps(Block):
     def stages(self, recipe: Any) -> tuple[Stage, ...]:
         """The training, charged in chunks of steps."""
         training, engine = self.training, recipe.resources
-        tokens = training.expected_batch * training.max_records * (self.tokens or training.max_tokens)  # of a step
-        effort = Effort("train", self.size.trained(training.steps * tokens), processes=engine.workers)
+        # What each user adds: how many there are is a guess, which the divisor and the rate make where nobody does.
+        tokens = training.sampling_rate * training.max_records * (self.tokens or training.max_tokens)  # of a step
+        effort = Effort("train", self.size.trained(training.steps * tokens), users=True, processes=engine.workers)
         efforts = (UNKNOWN if engine.gpu else effort,)  # how fast a GPU is, is not known
         return (training_stage(self.name, self.detail, self.mechanism, self.training.chunk, efforts),)
 
@@ -248,6 +250,24 @@ def noise_figures(**mechanisms: NoisySteps) -> dict[str, str]:
 def guessed_users(training: DpSgdConfig) -> float:
     """How many users a batch of the expected size says there are: a public guess."""
     return training.expected_batch / training.sampling_rate
+
+
+def remark(plan: Plan, users: int | None) -> str | None:
+    """What to know where a sampling rate, the divisor of its sums and a guess at the users say different things."""
+    for block in plan.blocks:
+        training = getattr(block, "training", None)
+        guess = users or getattr(training, "users", None)
+        if not isinstance(training, DpSgdConfig) or guess is None:
+            continue
+        drawn = training.sampling_rate * guess
+        if not 1 / MOST_APART <= drawn / training.expected_batch <= MOST_APART:
+            return (
+                f"training.sampling_rate {training.sampling_rate:g} of {guess:,} users draws about {drawn:,.4g} a step,"
+                f" and sums are divided by training.expected_batch {training.expected_batch:g}: for so many users give"
+                f" sampling_rate {training.expected_batch / guess:.3g}, or expected_batch {drawn:.4g}, which sets how"
+                " large a step is and moves no epsilon"
+            )
+    return None
 
 
 @lru_cache(maxsize=64)

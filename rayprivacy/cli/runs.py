@@ -11,7 +11,8 @@ from rich.console import Console
 from rayprivacy import api
 from rayprivacy.cli.options import Overrides, RecipeFile, WorkFolder, show_claim, show_files
 from rayprivacy.core.console import WholeTable
-from rayprivacy.core.files import Json
+from rayprivacy.core.files import Json, read_json
+from rayprivacy.evaluation.figures import COLUMNS, JSON_FILE, tables
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.registry import method_of, recipe_schema
 
@@ -26,6 +27,7 @@ _SAID = {
     "done": "{id} has succeeded: see {out}. To run it anew, which its account pays once only, delete the record with "
     "`ray job delete {id} --address {address}`, and submit it with another --out",
 }
+_TELLING = ("mauve", "recall", "frechet", "topic_total_variation", "length_total_variation", "words_mean", "perplexity")
 _FOLLOW = """follow it:  rayprivacy submit ... --wait   (the same command attaches)
             ray job logs {id} --follow --address {address}
 stop it:    ray job stop {id} --address {address}"""
@@ -40,7 +42,7 @@ def plan(
     nodes: Annotated[int, typer.Option(help="Machines like this one that share the work, for times.")] = 1,
     users: Annotated[
         int | None,
-        typer.Option(help="About how many users the corpus has: a public guess, for times and advice alone."),
+        typer.Option(help="About how many users the corpus has: a public guess, for times, advice and remarks."),
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="What a run may take on two cores, for advice; no bound when left out.")
@@ -80,6 +82,8 @@ def run(
     result = api.run(settings, out, resume=resume, work=work, mirror_private=mirror_private)
     heldout = {} if public else result.metrics["heldout"]
     _summary(result.uri or out, result.certificate, heldout, method_of(settings).card.texts)
+    if not public and (result.path / JSON_FILE).is_file():
+        _compared(read_json(result.path / JSON_FILE))
 
 
 def _summary(out: str, certificate: Certificate, heldout: Json, texts: str) -> None:
@@ -91,9 +95,28 @@ def _summary(out: str, certificate: Certificate, heldout: Json, texts: str) -> N
     )
     if "perplexity" in heldout:
         Console().print(_perplexities(heldout))
+    if "semantic_error_rate" in heldout:
+        Console().print(_errors(heldout))
     released = ("synthetic text", texts) if texts else ("model", "model")
     files = (released, ("certificate", "certificate.md"), ("report", "report.html"))
     show_files((label, f"{out.rstrip('/')}/{name}") for label, name in files)
+
+
+def _compared(found: Json) -> None:
+    """Whether the text is any good: beside other real users, and by what it is about."""
+    for title, cells in tables({**found, "rows": [row for row in found["rows"] if row["name"] in _TELLING]}):
+        table = WholeTable(*COLUMNS, title=f"{title} (internal: measured on private text)")
+        for row in cells:
+            table.add_row(*row)
+        Console().print(table)
+
+
+def _errors(heldout: Json) -> WholeTable:
+    """The rates of a tagger."""
+    table = WholeTable("tagger", "semantic error rate", "wrong intents", title="internal: measured on private text")
+    for name, rate in heldout["semantic_error_rate"].items():
+        table.add_row(name, f"{rate:.1%}", f"{heldout['wrong_intents'][name]:.1%}")
+    return table
 
 
 def _perplexities(heldout: Json) -> WholeTable:

@@ -252,7 +252,9 @@ class PresetTraining(DpSgdConfig):
             or not (users is None or (type(users) is int and users > 0))
         ):
             return data  # no preset, or a value that its field refuses
-        own = {key: value for key, value in data.items() if key not in ("preset", "users")}
+        # The guess stays where the recipe gives both sizes itself: it may contradict them, which a plan remarks.
+        dropped = ("preset",) if all(key in data for key in _SIZES) else ("preset", "users")
+        own = {key: value for key, value in data.items() if key not in dropped}
         values = cls.presets[name]
         return {**values, **own, **_sizes(name, values["expected_batch"], users, own)}
 

@@ -19,7 +19,7 @@ from rayprivacy.evaluation.memorisation import Features, distance_rows, run_rows
 from rayprivacy.evaluation.settings import SCORED, EvaluationConfig
 from rayprivacy.evaluation.texts import MAX_CHARS, DrawnTexts, Indexes, Texts, draw, halves, sample
 from rayprivacy.evaluation.trees import tree_rows
-from rayprivacy.evaluation.words import downstream, word_rows
+from rayprivacy.evaluation.words import content_words, downstream, word_rows
 from rayprivacy.models.backbone import Backbone
 
 _SCHEMA_VERSION = 1
@@ -145,6 +145,7 @@ def _answer(
         },
         "notes": _notes(drawn, given[0]),
         "rows": [row.plain() for row in rows],
+        "content_words": content_words(drawn),
     }
 
 

@@ -118,6 +118,9 @@ _TITLES = {
 }
 
 
+CONTENT = "What it is about: share of texts with each of the commonest content words of real text"
+
+
 def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, str, str, str]]]]:
     """Title and cells of each group that has rows."""
     for group, title in _TITLES.items():
@@ -128,6 +131,9 @@ def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, str,
         ]
         if cells:
             yield title, cells
+    words = found.get("content_words", [])
+    if words:
+        yield CONTENT, [(w["word"], f"{w['synthetic']:.1%}", f"{w['reference']:.1%}", _BETTER["near"]) for w in words]
 
 
 def markdown(found: Mapping[str, Any]) -> str:

@@ -9,13 +9,15 @@ and the difference between its two training sets is what counts. Both are tested
 figure is the accuracy of always answering with the most frequent label of the real training texts.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.cluster import KMeans
-from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -42,6 +44,8 @@ BETTER: Mapping[str, Better] = {
     **dict.fromkeys(("bleu_3", "bleu_4"), "higher"),
 }
 _STARTS = 4
+CONTENT_WORDS, LEAST_USERS = 20, 3  # words that are listed, and users who wrote each at least
+_PATTERN = re.compile(PATTERN)
 
 
 def word_rows(drawn: DrawnTexts, base: Backbone | None, config: EvaluationConfig) -> list[FigureRow]:
@@ -71,6 +75,30 @@ def word_rows(drawn: DrawnTexts, base: Backbone | None, config: EvaluationConfig
 def _bins(texts: list[str]) -> list[int]:
     counts: list[int] = length_summary(texts)["histogram"]["counts"]
     return counts
+
+
+def content_words(drawn: DrawnTexts) -> list[dict[str, Any]]:
+    """What real text is about: its commonest words without grammar, and the share of texts that hold each.
+
+    MAUVE and topics can look well where text is hardly about the subject: these words show it. Only words of several
+    private users are listed; they are internal all the same.
+    """
+    real, synthetic = drawn.real.take(drawn.target), drawn.synthetic.take(drawn.compared)
+    other = None if drawn.reference is None else drawn.real.take(drawn.reference)
+    users: dict[str, set[Any]] = {}
+    for text, user in zip(real.texts, real.users.tolist(), strict=True):
+        for word in _words(text):
+            users.setdefault(word, set()).add(user)
+    counts = Counter(word for text in real.texts for word in _words(text) if len(users[word]) >= LEAST_USERS)
+    chosen = sorted(counts, key=lambda word: (-counts[word], word))[:CONTENT_WORDS]
+    sides = {"synthetic": synthetic, "reference": other or real}
+    held = {name: Counter(word for text in side.texts for word in _words(text)) for name, side in sides.items()}
+    shares = {name: {word: held[name][word] / len(side.texts) for word in chosen} for name, side in sides.items()}
+    return [{"word": word, **{name: round(each[word], 4) for name, each in shares.items()}} for word in chosen]
+
+
+def _words(text: str) -> set[str]:
+    return {word for word in _PATTERN.findall(text.lower()) if len(word) > 2 and word not in ENGLISH_STOP_WORDS}
 
 
 class Topics:

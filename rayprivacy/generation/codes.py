@@ -72,9 +72,11 @@ class Codes:
         for label in config.values:
             if label not in labels:
                 raise ConfigError(
-                    f"codes.values has a list for '{label}', which is none of corpus.labels: add it there."
+                    f"codes.values has a list for '{label}', which is none of corpus.labels: add it there, or take the"
+                    " list out, e.g. with -o codes.values={} where the corpus has no labels."
                 )
         self.columns = tuple(labels)
+        self._given = [config.values[label] for label in labels]
         self._values = [tuple(dict.fromkeys((*config.values[label], OTHER))) for label in labels]
         self._places = [{value: place for place, value in enumerate(values)} for values in self._values]
         self.cells = math.prod(map(len, self._values))
@@ -89,6 +91,16 @@ class Codes:
     def uniform(self) -> npt.NDArray[np.float64]:
         """Equal shares, float64 [cells]."""
         return np.full(self.cells, 1 / self.cells)
+
+    @property
+    def listed(self) -> npt.NDArray[np.float64]:
+        """Equal shares of the combinations of public values: none for `other`, unless a list has it."""
+        given = [OTHER in listed for listed in self._given]
+        of_list = [
+            all(known or value != OTHER for known, value in zip(given, self.labels(cell).values(), strict=True))
+            for cell in range(self.cells)
+        ]
+        return np.array(of_list) / sum(of_list)
 
     def index(self, labels: Mapping[str, str | None]) -> int:
         """The cell of a record; a value that is missing, null or not listed counts as `other`."""

@@ -81,6 +81,17 @@ class Policy(ABC):
             pieces = _merged([replace(piece, word=MARK) if at in found else piece for at, piece in enumerate(pieces)])
 
 
+def cut(text: str, most: int) -> str:
+    """The beginning of a text, of `most` characters and no part of a mark.
+
+    >>> cut("see <REDACTED> there", 9), cut("see <REDACTED> there", 14)
+    ('see ', 'see <REDACTED>')
+    """
+    begins = text.rfind(MARK, 0, most + len(MARK) - 1)
+    inside = 0 <= begins < most < begins + len(MARK)
+    return text[: begins if inside else most]
+
+
 def pieces_of(text: str) -> list[Piece]:
     """The words of a text."""
     pieces, end = [], 0

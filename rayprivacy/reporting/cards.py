@@ -132,7 +132,7 @@ def _card(
     code: str,
     use: str = USE,
 ) -> str:
-    protected, unprotected = map(markdown, claim.limits(certificate))
+    protected, unprotected = map(markdown, claim.limits(certificate, bool(facts.card.texts)))
     files = [f"`{facts.card.texts}`"] * bool(facts.card.texts) + ["`model/`"] * facts.card.has_model
     parts = [
         f"---\n{yaml.safe_dump(dict(front), sort_keys=False, allow_unicode=True)}---",

@@ -52,8 +52,8 @@ def claim(certificate: Certificate) -> str:
     return f"Releases of the account are {meaning_of(c.kind, c.parameters)} with {amount} {_terms(c)}"
 
 
-def limits(certificate: Certificate) -> tuple[str, str]:
-    """What is protected, and what is not; the assumptions of the certificate belong between the two."""
+def limits(certificate: Certificate, texts: bool = True) -> tuple[str, str]:
+    """What is protected, and what is not, of a release with text or without; the assumptions belong between the two."""
     c = certificate
     void = "Nothing is protected while a warning stands. Otherwise: " * bool(warnings(c))
     what, sense = f"the presence in the corpus of any one {c.unit}", "in the sense of differential privacy"
@@ -63,7 +63,7 @@ def limits(certificate: Certificate) -> tuple[str, str]:
     return (
         f"{void}Protected: {what}, under {c.relation}, {sense}. The claim rests on these assumptions:",
         f"Not protected: what many {c.unit}s have in common, and anything the public model or public inputs knew"
-        " before. Synthetic text is not checked for truth.",
+        " before." + " Synthetic text is not checked for truth." * texts,
     )
 
 

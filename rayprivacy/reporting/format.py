@@ -26,9 +26,9 @@ def whole(value: int) -> str:
     return f"{value:,}"
 
 
-def percent(value: float) -> str:
+def percent(value: float | None) -> str:
     """A share between 0 and 1 as a percentage, 0.0125 as 1.2%."""
-    return f"{100 * value:.1f}%"
+    return NONE if value is None else f"{100 * value:.1f}%"
 
 
 def duration(seconds: float) -> str:

@@ -3,7 +3,7 @@
 The certificate is read as `ledger.certificate.Certificate`. The models below are the whole of what else can reach the
 page. Figures must be numbers, so a stray line of private text in `metrics.json` is refused, not printed; unknown keys
 are ignored. Of a recipe the facts that may stand on a card are read: the method, the name of the base model, the public
-values of labels. Paths, URLs and accounts stay in the recipe.
+values of labels. Paths, URLs and accounts stay in the recipe: source and key are compared, and shown nowhere.
 """
 
 import random
@@ -158,11 +158,20 @@ class Figure(Lenient):
     synthetic_interval: tuple[float, float] | None = None
 
 
+class ContentWord(Lenient):
+    """A word of several private users, and the share of texts of each side that hold it; internal."""
+
+    word: str = Field(max_length=40, pattern=r"^\S+$")
+    synthetic: float
+    reference: float
+
+
 class Evaluation(Lenient):
     """The content of evaluation.json."""
 
     rows: list[Figure]
     notes: list[str] = Field(default_factory=list)
+    content_words: list[ContentWord] = Field(default_factory=list)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -202,11 +211,16 @@ class _Base(Lenient):
 
 
 class _Corpus(Lenient):
+    source: str = ""
     labels: list[str] = Field(default_factory=list)
 
 
 class _Codes(Lenient):
     values: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+
+class _Privacy(Lenient):
+    key: str = ""
 
 
 class RecipeFacts(Lenient):
@@ -215,6 +229,7 @@ class RecipeFacts(Lenient):
     method: str
     model: _Base = _Base()
     corpus: _Corpus = _Corpus()
+    privacy: _Privacy = _Privacy()
     codes: _Codes = _Codes()
     pretrain: Json | None = None
 

@@ -104,6 +104,18 @@ class Row:
     synthetic: inputs.Synthetic | None
     base: float | None
     own: float | None
+    origin: tuple[str, str] = ("", "")  # source and key: the same where two runs read one corpus under one key
+    evaluation: inputs.Evaluation | None = None
+
+    def measured(self, name: str) -> float | None:
+        """A figure of its text beside private text."""
+        rows = self.evaluation.rows if self.evaluation else []
+        return next((row.synthetic for row in rows if row.name == name), None)
+
+    def share(self, word: str) -> float | None:
+        """The share of its texts that hold a word."""
+        words = self.evaluation.content_words if self.evaluation else []
+        return next((each.synthetic for each in words if each.word == word), None)
 
     @staticmethod
     def read(directory: Path, internal: bool) -> "Row":
@@ -113,7 +125,22 @@ class Row:
         shown = metrics if internal else metrics.shareable()
         figures = shown.heldout.perplexity if shown.heldout else {}
         own, base = figures.get(facts.card.ours), figures.get("base")
-        return Row(directory.absolute().name, facts.method, certificate, shown.synthetic, base, own)
+        compared = inputs.read_if_there(directory / "evaluation.json", inputs.Evaluation) if internal else None
+        origin = facts.corpus.source, facts.privacy.key
+        return Row(directory.absolute().name, facts.method, certificate, shown.synthetic, base, own, origin, compared)
+
+
+def _compared(rows: Sequence[Row]) -> dict[str, dict[str, inputs.Figure | inputs.ContentWord]]:
+    """What was measured of the text of two runs or more, figures and words, with the real side of the first of them."""
+    found: dict[str, dict[str, inputs.Figure | inputs.ContentWord]] = {"figures": {}, "words": {}}
+    for row in rows:
+        for figure in row.evaluation.rows if row.evaluation else []:
+            if sum(each.measured(figure.name) is not None for each in rows) > 1:
+                found["figures"].setdefault(figure.name, figure)
+        for word in row.evaluation.content_words if row.evaluation else []:
+            if sum(each.share(word.word) is not None for each in rows) > 1:
+                found["words"].setdefault(word.word, word)
+    return found
 
 
 def write_comparison(directories: Sequence[Path], path: Path, *, internal: bool = True) -> Path:
@@ -131,6 +158,8 @@ def write_comparison(directories: Sequence[Path], path: Path, *, internal: bool 
         claim=claim,
         internal=internal and any(row.own is not None for row in rows),
         corpora=len({row.certificate.corpus_digest for row in rows}),
+        one_source=len({row.origin for row in rows}) == 1 and rows[0].origin[0] not in ("", "dataset"),
+        compared=_compared(rows),
         protections=len(protections),
         frontier=drawn,
     )

@@ -2,7 +2,9 @@
 
 `frontier.json` beside this module holds those measured rows that can be the best within some minutes; it is made by
 `benchmarks/frontier_page.py`. Rows are compared by held-out perplexity over that of the public base on the same corpus:
-1 is nothing learnt, and less is better. MAUVE, at most 1, says how near the text is to the corpus; a method's rows
+1 is nothing learnt, and less is better. Some of that is public: what the best model that read no private text has of
+the base's perplexity stands beside it, and so does the part that private text closed of what was left from there to a
+model without privacy, in log-perplexity. MAUVE, at most 1, says how near the text is to the corpus; a method's rows
 without it have other settings than today's, and are shown only where it has no row with it. All corpora are public, and
 a recipe says by its public numbers how many users it expects, so nothing private is read.
 """
@@ -15,6 +17,7 @@ from functools import cache
 from importlib.resources import files
 
 NEAR_USERS, NEAR_EPSILON = 4.0, 2.0  # a row is near within these factors
+TOKENS = {"chat": 32, "europarl": 48, "reviews": 64}  # generation.max_tokens: how long texts may be, by corpus
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,14 @@ class Evidence:
     over_base: float
     mauve: float | None
     minutes: float | None
+    public_over_base: float | None = None
+    gap_closed: float | None = None
 
     def __str__(self) -> str:
-        near = "" if self.mauve is None else f", MAUVE {self.mauve:.2f}"
+        public = self.public_over_base
+        near = f", {public:.2f} before any private text" if public is not None and public < 1 else ""
+        near += "" if self.gap_closed is None else f", gap closed from there {self.gap_closed:.2f}"
+        near += "" if self.mauve is None else f", MAUVE {self.mauve:.2f}"
         took = "" if self.minutes is None else f", {self.minutes:.0f} min"
         runs = f"{self.runs} runs" if self.runs > 1 else "one run"
         return f"{self.method} {self.over_base:.2f}{near} ({self.settings}; {runs}{took})"
@@ -45,14 +53,21 @@ def measured_frontier() -> tuple[Evidence, ...]:
     return tuple(Evidence(**row) for row in rows)
 
 
-def advice_for(method: str, users: float, epsilon: float, minutes: float | None = None) -> str | None:
+def advice_for(
+    method: str, users: float, epsilon: float, minutes: float | None = None, tokens: int | None = None
+) -> str | None:
     """The advice of `advice`, where the packaged frontier has rows of this method; else None."""
     known = any(row.method == method for row in measured_frontier())
-    return advice(users, epsilon, minutes, measured_frontier()) if known else None
+    return advice(users, epsilon, minutes, measured_frontier(), tokens) if known else None
 
 
-def advice(users: float, epsilon: float, minutes: float | None, rows: Sequence[Evidence]) -> str:
+def advice(
+    users: float, epsilon: float, minutes: float | None, rows: Sequence[Evidence], tokens: int | None = None
+) -> str:
     """What the frontier says, in words; where it compares methods near there, that comparison.
+
+    Of corpora that are near in users and epsilon it is the one whose texts are nearest in length, where the recipe says
+    how many tokens a text may have: what reviews teach is no guide to chat.
 
     >>> row = Evidence("talk", 1000, "mine", "preset good", 3.0, 1, 0.5, None, 30.0)
     >>> advice(50_000, 2.0, None, [row])
@@ -61,6 +76,10 @@ def advice(users: float, epsilon: float, minutes: float | None, rows: Sequence[E
 
     def far(row: Evidence) -> tuple[float, float]:
         return abs(math.log(row.users / users)), abs(math.log(row.epsilon / epsilon))
+
+    def longer(row: Evidence) -> float:
+        known = TOKENS.get(row.corpus)
+        return abs(math.log(known / tokens)) if known and tokens else 0.0
 
     asked = f"about {users:,.0f} users at epsilon {epsilon:g}"
     nearest = min(rows, key=lambda row: sum(far(row)))
@@ -75,7 +94,12 @@ def advice(users: float, epsilon: float, minutes: float | None, rows: Sequence[E
     groups: dict[tuple[str, float], dict[str, Evidence]] = {}  # each method's best row of a corpus and epsilon
     for row in sorted(quick, key=lambda row: (row.mauve is None, row.over_base)):
         groups.setdefault((row.corpus, row.epsilon), {}).setdefault(row.method, row)
-    there = min(groups.values(), key=lambda group: (len(group) == 1, sum(far(next(iter(group.values()))))))
+
+    def distance(group: dict[str, Evidence]) -> tuple[bool, float, float]:
+        row = next(iter(group.values()))
+        return len(group) == 1, longer(row), sum(far(row))
+
+    there = min(groups.values(), key=distance)
     best = sorted(there.values(), key=lambda row: row.over_base)
     only = f"; no other method than {best[0].method} was measured there" if len(best) == 1 else ""
     return (

@@ -137,4 +137,4 @@ def audit_finished(method: Method, recipe: Recipe, root: Path, *, users: int, sh
     if shadows:
         audit.check()
         audit = replace(audit, shadows=train_shadows(method, root, recipe, audit.population(), shadows, console))
-    return audit_run(audit)
+    return audit_run(audit, lambda what: console.print(f"audit: {what}", highlight=False))

@@ -26,6 +26,7 @@ class Outline:
     measured: bool = True  # whether figures are measured on held-out users after the run
     estimate: Estimate | None = None
     advice: str | None = None  # what the measured frontier suggests
+    remark: str | None = None  # where public numbers contradict each other
 
     @property
     def rule(self) -> Rule:
@@ -82,6 +83,8 @@ class Outline:
             console.print(f"{label}: {value}", highlight=False)
         for warning in self.plan.warnings:
             console.print(f"WARNING: {warning}", style="bold red")
+        if self.remark is not None:
+            console.print(f"remark: {self.remark}", style="bold", highlight=False)
         console.print(self.note, highlight=False)
         if self.estimate is not None:
             console.print(_about(self.estimate), highlight=False)

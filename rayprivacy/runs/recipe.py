@@ -158,7 +158,7 @@ class MeasureConfig(Config):
     Attributes:
         users: held-out users that are read, at most.
         completions: held-out texts whose first four words the models continue, for Bleu; 0 leaves it out.
-        nonprivate_steps: AdamW steps of the non-private upper bound; 0 leaves it out.
+        nonprivate_steps: AdamW steps of a model trained without noise, to compare with; 0 leaves it out.
         compare: most training texts, held-out texts and synthetic texts, of each, that are compared after
             the run as `rayprivacy evaluate` does, with the extra `eval`; 0 leaves it out.
     """

@@ -76,7 +76,7 @@ def _text_of(recipe: DomainPrivateRecipe) -> Redacting:
 
 def _write(context: Context, trained: steps.Trained) -> Written:
     root, config, codes = context.run.root, context.recipe.generation, context.recipe.control_codes
-    prompts: list[Any] = [(cell, codes.text(cell)) for cell in codes.draw(codes.uniform, config.texts, config.seed)]
+    prompts: list[Any] = [(cell, codes.text(cell)) for cell in codes.draw(codes.listed, config.texts, config.seed)]
     mark = digest_json([trained.inputs, prompts])
     model, out = root / directory.MODEL, root / SYNTHETIC
     return writing.written_once(context, model, prompts, config, codes, out, mark, TEXTS_WRITTEN)

@@ -15,6 +15,7 @@ from rayprivacy.blocks import pretrain_plan, steps_plan, writing_plan
 from rayprivacy.core.units import Protection
 from rayprivacy.dpsgd.settings import NoiseScheduleConfig
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
+from rayprivacy.methods.domain_private.schedules import expected_noisy
 from rayprivacy.models.size import size_of
 from rayprivacy.policies.settings import make_policy
 from rayprivacy.release.step_mechanism import NoisySteps
@@ -91,8 +92,9 @@ def _figures_of(
     recipe: DomainPrivateRecipe, mechanism: NoisySteps, second: SecondAccount | None, published: dict[str, float]
 ) -> dict[str, str]:
     noisy = mechanism.steps - sum(mechanism.redacted)
+    expected = expected_noisy(recipe.redacted.schedule, mechanism.steps)
     return {
-        "Noisy steps": f"{noisy} of {mechanism.steps}",
+        "Noisy steps": f"{noisy} of {mechanism.steps}, drawn by the public seed; {expected:.3g} are expected",
         **_levels(mechanism),
         "For plain differential privacy": _for_users(mechanism, second, recipe.privacy.composition),
         "As published": ", ".join(f"{name}: {value:.4g}" for name, value in published.items()),

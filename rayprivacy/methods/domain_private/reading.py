@@ -6,7 +6,7 @@ from typing import Any
 
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.dpsgd.units import Reading
-from rayprivacy.policies.policy import Policy
+from rayprivacy.policies.policy import Policy, cut
 
 REDACTED, FULL = 0, 1  # versions of a row
 
@@ -25,7 +25,7 @@ class Redacting:
     def __call__(self, row: Any, version: int) -> str:
         """The redacted copy, or the text as it is."""
         text = self.policy.redact(row) if version == REDACTED else str(row["text"])
-        return text[: self.max_chars].rstrip()
+        return cut(text, self.max_chars).rstrip()
 
     def full(self, row: Any, version: int) -> str:
         """The text as it is, whatever the version."""

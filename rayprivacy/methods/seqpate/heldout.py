@@ -1,8 +1,9 @@
 """Internal evaluation on held-out users, against what one would use instead of the student.
 
 These are compared: the public base, what pretraining made of it, base + pseudo-sentences (the student before any
-vote), the student, and a non-private fine-tune on all private features (an upper bound that is never released). All
-figures here read private text and are outside the certificate: `releasable: false`.
+vote), the student, and the same head after some steps on private features without noise. That reference is never
+released, and is no bound: it is not trained as the student is, which may end better. All figures here read private text
+and are outside the certificate: `releasable: false`.
 """
 
 import random
@@ -98,7 +99,7 @@ def _packed(run: Run[SeqPateRecipe], backbone: Backbone, texts: list[list[str]])
 
 
 def nonprivate_student(run: Run[SeqPateRecipe], warm: Student, spec: GroupSpec) -> Student:
-    """The warm student fitted to private features without noise: an upper bound that must never be released."""
+    """The warm student after some steps on private features without noise; to compare with, never to be released."""
     groups, rows = [], 0
     for name in _shuffled(spec, random.Random(run.recipe.seed)):  # a bound on memory, and more than the steps can see
         groups += spec.store.read([name])

@@ -205,7 +205,7 @@ CARD = Card(
     | {
         "base_pseudo": "Base model tuned on pseudo-text",
         "student": "Student (this run)",
-        "nonprivate": "Trained without privacy",
+        "nonprivate": "Some steps without privacy (no bound)",
     },
     ours="student",
 )

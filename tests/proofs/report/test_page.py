@@ -206,7 +206,7 @@ def test_claims_of_different_kinds_share_no_frontier(three, make_run, tmp_path, 
     more = make_run({"corpus_digest": "0" * 64} | other, name="other")
     page = Page(write_comparison([*three, more], tmp_path / "page.html"))
     assert "claims of different kinds, or protect different units" in page.text
-    assert "trained on different private text" in page.text
+    assert "read one source under one key" in page.text
     assert page.text.count("warning: do not rely on it") == ("epsilon" in other)
     assert _circles(page) == []
 
@@ -223,3 +223,27 @@ def test_the_command_and_its_refusals(three, tmp_path):
     with pytest.raises(ConfigError, match=r"three/certificate\.json does not exist"):
         write_comparison(three, path)
     assert not path.exists()
+
+
+def test_a_comparison_shows_what_both_measured_of_their_text_inside_and_not_outside(three, tmp_path):
+    row = {"group": "fidelity", "name": "mauve", "better": "higher", "synthetic": 0.912, "reference": 0.99}
+    words = [{"word": "kernel", "synthetic": 0.012, "reference": 0.107}]
+    for run in three[:2]:
+        (run / "evaluation.json").write_text(json.dumps({"rows": [row], "content_words": words}))
+    inside = Page(write_comparison(three, tmp_path / "inside.html")).text
+    assert "mauve 0.912 0.912" in inside
+    assert "kernel 1.2% 1.2%" in inside
+    outside = Page(write_comparison(three, tmp_path / "outside.html", internal=False)).text
+    assert "mauve" not in outside
+    assert "kernel" not in outside
+
+
+def test_a_tagger_has_no_empty_table_of_perplexities(make_run):
+    measured = {
+        "releasable": False,
+        "why": "held out",
+        "semantic_error_rate": {"base": 0.9},
+        "wrong_intents": {"base": 1},
+    }
+    run = make_run(figures={"synthetic": None, "heldout": measured, "timings_s": {}})
+    assert "Perplexity lower is better" not in Page(write_report(run)).text

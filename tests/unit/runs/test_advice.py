@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from commands import command
 
+import rayprivacy as rp
 from rayprivacy.methods.registry import method_named
 from rayprivacy.runs.advice import Evidence, advice, advice_for, measured_frontier
 
@@ -60,3 +62,40 @@ def test_the_packaged_rows_are_of_methods_that_there_are(tmp_path):
     assert advice_for("santext", 1000, 3) is None
     shown = command(["plan", str(JOBS / "generator" / "europarl.yaml"), "--users", "2700"], tmp_path)
     assert "for about 2,700 users at epsilon 3, generator with the packaged recipe." in " ".join(shown.stdout.split())
+
+
+def test_of_near_corpora_the_one_with_texts_as_long_is_advised():
+    rows = [_row("generator", 0.6, users=4143, corpus="reviews"), _row("generator", 0.5, users=1315, corpus="chat")]
+    assert "on chat with" in advice(4000, 3, None, rows, tokens=24)
+    assert "on reviews with" in advice(4000, 3, None, rows, tokens=80)
+
+
+def test_what_public_text_taught_stands_beside():
+    row = _row("seqpate", 0.38, public_over_base=0.4, gap_closed=0.26)
+    assert "seqpate 0.38, 0.40 before any private text, gap closed from there 0.26 (" in advice(1000, 3, None, [row])
+
+
+def test_a_plan_counts_declared_users_and_remarks_what_contradicts_them(tmp_path):
+    recipe = rp.load_recipe(JOBS / "generator" / "chat.yaml")
+    few, many = (rp.plan(recipe, timed=True, users=users) for users in (1100, 4400))
+    assert few.remark is None
+    assert many.remark is not None
+    assert "4,400 users draws about 440" in many.remark
+    assert many.estimate.seconds["DP-SGD"] > 2 * few.estimate.seconds["DP-SGD"]
+    assert "remark: " in str(many)
+
+
+def test_the_recipe_of_ones_own_corpus_can_be_planned():
+    page = (JOBS.parent / "docs" / "generator.md").read_text()
+    shown = page.split("## Your own corpus")[1].split("```yaml\n")[1].split("```")[0]
+    assert len(shown.splitlines()) == 9
+    recipe = rp.load_recipe(yaml.safe_load(shown))
+    assert rp.plan(recipe, users=4000).epsilon <= 8.0
+    assert rp.plan(recipe).remark is None, "preset and users agree"
+
+
+def test_declared_users_that_contradict_both_sizes_are_remarked():
+    both = {"preset": "quick", "users": 4000, "sampling_rate": 0.1, "expected_batch": 110}
+    remark = rp.plan(rp.load_recipe({"method": "generator", "training": both})).remark
+    assert remark is not None
+    assert "of 4,000 users draws about 400" in remark
