@@ -58,7 +58,15 @@ _OWN: dict[str, dict[str, Any]] = {
     "zaya": {"num_experts_per_tok": 1},
 }
 # Parts of larger systems, which transformers itself does not make from a config of theirs, or not without packages.
-NOT_MADE = ("dots3_note", "gemma3n", "gemma4_assistant", "gemma4_unified_assistant", "musicgen", "musicgen_melody")
+NOT_MADE = (
+    "dots3_note",
+    "gemma3n",
+    "gemma4_assistant",
+    "gemma4_unified_assistant",
+    "musicgen",
+    "musicgen_melody",
+    "zamba",
+)
 
 
 def tiny_config(family: str, vocabulary: int, **changes: Any) -> Any:

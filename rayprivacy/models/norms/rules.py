@@ -194,7 +194,7 @@ def _weight_and_bias(module: nn.Module, weight_term: Callable[[], Term], gradien
 
 def _products(scaled: Tensor, gradient: Tensor) -> Dense:
     """What a norm layer's gain multiplies (changed in place) times the gradient, summed over positions."""
-    return Dense(scaled.view(gradient.shape).mul_(gradient).sum(1))
+    return Dense(scaled.reshape(gradient.shape).mul_(gradient).sum(1))
 
 
 def _positions(values: Tensor) -> Tensor:

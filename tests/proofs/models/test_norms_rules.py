@@ -61,6 +61,18 @@ class _Checkpointed(nn.Module):
         return checkpoint(self.block, states, use_reentrant=False)
 
 
+class _OfHeads(nn.Module):
+    """A norm of the states of heads, which lie across each other in memory (Gemma 3)."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = LlamaRMSNorm(STATES // 2)
+
+    def forward(self, states):
+        heads = states.unflatten(-1, (2, -1)).transpose(1, 2)
+        return self.norm(heads).transpose(1, 2).flatten(2)
+
+
 MIDDLES: dict[str, Callable[[], nn.Module]] = {
     "linear without bias": lambda: nn.Linear(STATES, STATES, bias=False),
     "layer norm": lambda: nn.LayerNorm(STATES, eps=1e-3),
@@ -70,6 +82,7 @@ MIDDLES: dict[str, Callable[[], nn.Module]] = {
     "llama rms": lambda: LlamaRMSNorm(STATES),
     "qwen rms": lambda: Qwen3RMSNorm(STATES),
     "gemma rms": lambda: GemmaRMSNorm(STATES),
+    "rms of heads": _OfHeads,
     "used twice": _Twice,
     "checkpointed": _Checkpointed,
 }
