@@ -30,6 +30,7 @@ _SIZES: dict[str, Any] = {
     **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads", "index_n_heads", "mamba_n_heads"), HEADS),
     **{"mamba_d_head": 16, "mamba_head_dim": 16, "mamba_num_heads": HEADS, "index_topk": 8},
     **{"vocab_size_per_layer_input": 16, "hidden_size_per_layer_input": 0, "expert_ffn_hidden_size": 16},
+    "first_k_dense_replace": 1,  # of two layers, so that the other has experts
     **{"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2},
 }
 # What the sizes above do not fit, by family.
