@@ -15,7 +15,7 @@ OUT    := runs/quickstart
 
 # `make quickstart-generator` trains the other method, DP-SGD, on the same chat.
 # `make test-all` also runs what is marked `exhaustive`: whole sweeps, and one more repetition of what is tested already.
-.PHONY: quickstart quickstart-generator test test-all pytest pytest-all seeded-bugs lint docs clean
+.PHONY: quickstart quickstart-generator test test-all pytest pytest-all seeded-bugs families lint docs clean
 
 quickstart: $(VENV)/.run
 	$(VENV)/bin/rayprivacy run $(RECIPE) --out $(OUT) --resume
@@ -36,6 +36,10 @@ pytest-all: $(VENV)/.test
 # Tries every seeded bug, keeps which were noticed, and writes their page in the docs.
 seeded-bugs: $(VENV)/.test
 	RAYPRIVACY_WRITE_SEEN=1 $(PY) -m pytest -q tests/proofs/audit/test_seeded_bugs.py
+
+# Tries every family of language models in transformers, and writes which of them train into docs/generator.md.
+families: $(VENV)/.test
+	RAYPRIVACY_WRITE_SEEN=1 $(PY) -m pytest -q tests/proofs/models/test_families.py
 
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .

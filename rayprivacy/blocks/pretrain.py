@@ -146,7 +146,7 @@ def _written(
         texts=config.texts,
         max_tokens=config.tokens_written,
         prompt_words=(longest, longest),
-        top_k=len(base.head),
+        top_k=base.vocabulary,
         top_p=1.0,
     )
     with fast.sampler_of(engine, base.model, base, run.public(""), progress) as sampler:

@@ -219,9 +219,9 @@ class _UnitTrial:
         if not off <= (_PRECISE if precise else _ROUNDED) ** 2 * whole:
             raise ConfigError(
                 "a part of the loss's gradient would be lost, because it does not pass through a module whose gradients"
-                " are clipped (a penalty on weights, say, or a product with one of them): let the loss call the model"
-                " for all that it needs, and use resources.gradients 'bookkeeping'; decay of weights is"
-                " training.optimizer.weight_decay."
+                " are clipped (a penalty on weights, say, or a product with one of them): let a loss of your own call"
+                " the model for all that it needs, use resources.gradients 'bookkeeping', and choose another model.base"
+                " where there is no such loss; decay of weights is training.optimizer.weight_decay."
             )
 
     def _look(self, losses: Losses, batch: Batch) -> Tensor:

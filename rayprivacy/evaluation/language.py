@@ -32,11 +32,12 @@ from rayprivacy.evaluation.figures import Figure, Measured, mean_figure
 from rayprivacy.evaluation.settings import SCORED
 from rayprivacy.evaluation.texts import sample
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Encoded, driver_threads, encode, side_by_side
+from rayprivacy.models.features import Encoded, driver_threads, side_by_side
 
 BLEU_TEXTS = 100
 _BASE = "base"
-_ROW_TOKENS = 64
+_TOKENS = 64
+_DOCUMENTS = 8  # read at once
 _ROWS = 512
 _Numbers = npt.NDArray[np.float64]
 WORD_EDGES = (0, 1, 5, 10, 15, 20, 30, 50, 100)
@@ -159,11 +160,10 @@ def shared_words(real: Iterable[str], synthetic: Iterable[str]) -> dict[str, flo
 
 
 def public_perplexity(backbone: Backbone, texts: list[str], seed: int = 0) -> float:
-    """Perplexity of at most `SCORED` texts under the base model, each cut to fit a row of `_ROW_TOKENS` tokens."""
+    """Perplexity of at most `SCORED` texts under the base model, each cut to `_TOKENS` tokens."""
     drawn = [texts[place] for place in sample(len(texts), SCORED, seed)]
-    documents = [backbone.document(text, _ROW_TOKENS - 2) for text in drawn]
-    rows = encode(backbone, documents, _ROW_TOKENS, len(documents), threads=driver_threads())
-    return perplexity(*total_nll(rows.hidden, rows, backbone.head, driver_threads()))
+    documents = [backbone.document(text, _TOKENS - 2) for text in drawn]
+    return perplexity(*documents_nll(backbone, documents, driver_threads()))
 
 
 def diversity(texts: list[str], real: list[str], seed: int = 0) -> dict[str, float]:
@@ -179,13 +179,31 @@ def diversity(texts: list[str], real: list[str], seed: int = 0) -> dict[str, flo
     }
 
 
-def total_nll(hidden: torch.Tensor, rows: Encoded, head: torch.Tensor, threads: int = 1) -> tuple[float, int]:
-    """Summed negative log-likelihood of all next tokens in nats, and their number; `hidden @ head.T` are the logits."""
-    return float(row_nll(hidden, rows, head, threads).sum()), int(rows.predicts.sum())
+def documents_nll(backbone: Backbone, documents: list[list[int]], threads: int = 1) -> tuple[float, int]:
+    """Summed negative log-likelihood in nats of all tokens but the first of each document, and how many they are.
+
+    By the logits that the model itself computes, which need not be a product of its states.
+    """
+    by_length = sorted(documents, key=len)
+    batches = [by_length[start : start + _DOCUMENTS] for start in range(0, len(documents), _DOCUMENTS)]
+    return sum(side_by_side(partial(_own_nll, backbone), batches, threads)), sum(map(len, documents)) - len(documents)
+
+
+@torch.no_grad()
+def _own_nll(backbone: Backbone, documents: list[list[int]]) -> float:
+    # Padding comes after the text, where a causal model does not look: no mask is needed.
+    longest, device = max(map(len, documents)), backbone.model.device
+    ids = torch.tensor([each + [backbone.end] * (longest - len(each)) for each in documents], device=device)
+    inside = torch.arange(1, longest, device=device) < torch.tensor([[len(each)] for each in documents], device=device)
+    logits = backbone.model(input_ids=ids, use_cache=False).logits[:, :-1][inside].float()
+    return float(torch.nn.functional.cross_entropy(logits, ids[:, 1:][inside], reduction="sum"))
 
 
 def row_nll(hidden: torch.Tensor, rows: Encoded, head: torch.Tensor, threads: int = 1) -> torch.Tensor:
-    """The same for each row, float64 [rows]; `threads` work at it."""
+    """Summed negative log-likelihood in nats of the next tokens in each row, float64 [rows], on `threads`.
+
+    The logits are `hidden @ head.T`.
+    """
     keep = rows.predicts
     pieces = zip(hidden[:, :-1][keep].split(_ROWS), rows.ids[:, 1:][keep].split(_ROWS), strict=True)
     found = side_by_side(partial(_nll, head), pieces, threads)

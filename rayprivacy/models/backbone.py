@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import user_cache, write_atomic
 from rayprivacy.core.private import digest_json
+from rayprivacy.models.heads import head_scale
 from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.settings import AUTO, DOCUMENT_SEPARATOR, ModelConfig
 from rayprivacy.models.sources import resolve_base
@@ -29,6 +30,7 @@ NumberFormat = Literal["bfloat16", "float32"]
 FORMATS: tuple[NumberFormat, ...] = ("bfloat16", "float32")
 _WORTH = 1.2  # bfloat16 is coarser: it has to be clearly faster
 _ROUNDS = 5
+_PUBLIC = "The weather is nice today, and we are going to the market to buy apples, bread and soup."
 _SHAPE = (512, 576, 1536)  # of a product in the packaged model
 _SETTINGS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 
@@ -119,10 +121,27 @@ class Backbone(Documents):
     model: Any
 
     @cached_property
+    def head_scale(self) -> float:
+        """What the model multiplies the product of final states and output head by; refused where it does more."""
+        ids = torch.tensor([self.prefix(_PUBLIC)], device=self.model.device)
+        if (scale := head_scale(self.model, ids)) is None:
+            raise ConfigError(
+                f"model.base is a '{self.model.config.model_type}' model, whose logits are not the product of its last"
+                " states and its output head, on which SeqPATE's teachers and students stand: choose another base, or"
+                " method generator."
+            )
+        return scale
+
+    @cached_property
     def head(self) -> torch.Tensor:
-        """Output head, float32 [vocabulary, width]."""
-        weight: torch.Tensor = self.model.get_output_embeddings().weight
-        return weight.detach().float()
+        """Matrix whose product with final states are the model's logits, float32 [vocabulary, width]."""
+        weight: torch.Tensor = self.model.get_output_embeddings().weight.detach().float()
+        return weight if self.head_scale == 1 else weight * self.head_scale
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens the model chooses from."""
+        return int(self.model.get_output_embeddings().weight.shape[0])
 
     @property
     def width(self) -> int:

@@ -40,9 +40,8 @@ from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import Json
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.evaluation.language import distinct_n, perplexity, total_nll
+from rayprivacy.evaluation.language import distinct_n, documents_nll, perplexity
 from rayprivacy.models.backbone import load_backbone
-from rayprivacy.models.features import encode
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.votes import SIGMA_RANGE
 from rayprivacy.runs.files import Overrides, read_mapping
@@ -200,8 +199,7 @@ def utility(folder: Path, recipe: Recipe, config: MetricConfig, texts: str) -> f
 def _perplexity(model: ModelConfig, config: MetricConfig) -> float:
     backbone = load_backbone(model)
     documents = [backbone.document(text, config.max_tokens) for text in read_sentences(config)]
-    rows = encode(backbone, documents, config.max_tokens + 2, len(documents))
-    total, tokens = total_nll(rows.hidden, rows, backbone.head)
+    total, tokens = documents_nll(backbone, documents)
     return perplexity(total, tokens) if math.isfinite(total) else math.nan
 
 

@@ -183,7 +183,7 @@ def _moved(
 def adapted_model(backbone: Backbone, adapter: HeadAdapter) -> Any:
     """An ordinary Hugging Face model with the adapter folded into its output head (untied from the embedding)."""
     model = copy.deepcopy(backbone.model)
-    weight = adapter.fold(backbone.head).to(model.dtype)
+    weight = (adapter.fold(backbone.head) / backbone.head_scale).to(model.dtype)
     head = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
     head.weight = torch.nn.Parameter(weight, requires_grad=False)
     model.config.tie_word_embeddings = False

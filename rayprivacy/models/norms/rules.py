@@ -4,13 +4,15 @@ Add a layer here: a rule for it in `_RULES`, and the layer in MIDDLES of `tests/
 which compares its gradients with torch's own.
 
 A rule turns one use of a module, its input and the gradient by its output, into the terms of its parameters'
-gradients, row by row. A subclass is accepted only where it computes what its base does: an embedding that scales its
-output, say, would need another rule, and the wrong one gives wrong norms without any error.
+gradients, row by row. A subclass with a `forward` of its own would need another rule, and the wrong one gives wrong
+norms without any error. So it is accepted only where a probe shows what it computes: an RMS norm, or an embedding whose
+rows are multiplied by a number (Gemma).
 """
 
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,17 +44,20 @@ Rule = Callable[[Use], Terms]
 def rules_of(model: nn.Module) -> dict[nn.Module, Rule]:
     """The rule of every module that owns trainable parameters; kinds that have none are refused by their names.
 
-    A module without a rule may hold a parameter for another one that has a rule (BERT's output head and its decoder).
+    A module without a rule may hold a parameter for one of its parts that has a rule (BERT's head and its decoder).
     """
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
         raise ConfigError("the model has batch normalisation, which mixes examples: use a model with layer norms.")
-    owners = {module: _trainable(module) for module in model.modules()}
-    rules = {module: rule for module, owned in owners.items() if owned and (rule := _rule(module))}
-    covered = set().union(*(owners[module] for module in rules))
-    unknown = sorted({type(module).__name__ for module, owned in owners.items() if owned - covered})
+    owners = {module: owned for module in model.modules() if (owned := _trainable(module))}
+    rules = {module: rule for module in owners if (rule := _rule(module))}
+    unknown = {
+        type(module).__name__
+        for module, owned in owners.items()
+        if owned.difference(*(owners[part] for part in module.modules() if part in rules))
+    }
     if unknown:
         raise ConfigError(
-            f"modules of kind {', '.join(unknown)} own trainable parameters and have no rule for per-example"
+            f"modules of kind {', '.join(sorted(unknown))} own trainable parameters and have no rule for per-example"
             " gradients: freeze them, or train LoRA factors of linear layers."
         )
     return rules
@@ -62,6 +67,9 @@ def _rule(module: nn.Module) -> Rule | None:
     for kind, rule in _RULES.items():
         if isinstance(module, kind) and type(module).forward is kind.forward:
             return rule if _plain(module) else None
+    if isinstance(module, nn.Embedding) and _plain(module):
+        factor = factor_of(module)
+        return None if factor is None else partial(_embedding, factor=factor)
     return _rms_norm if verified(module) else None
 
 
@@ -96,15 +104,33 @@ def verified(module: nn.Module) -> bool:
     return found is not None and torch.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+def factor_of(module: nn.Embedding) -> float | None:
+    """The number by which an embedding with a `forward` of its own multiplies its rows; None if it does anything else.
+
+    Found out like an RMS norm, on rows of many sizes, in another order than positions have. Gradients by the output are
+    powers of two, which no number format rounds.
+    """
+    like: dict[str, Any] = {"dtype": module.weight.dtype, "device": module.weight.device}
+    rows = len(SCALES)
+    weight = torch.tensor(SCALES, **like)[:, None] * torch.arange(1, 5, **like)
+    outer = 2.0 ** torch.arange(-8, 4 * rows - 8, **like).view(1, rows, 4)
+    ids = torch.arange(rows, device=module.weight.device).flip(0)[None]
+    found = _gradient(module, ids, outer, weight)
+    if found is None:
+        return None
+    factor = found / outer[0].flip(0)
+    return factor[0, 0].item() if (factor == factor[0, 0]).all() else None
+
+
 def _gradient(module: nn.Module, input: Tensor, outer: Tensor, weight: Tensor) -> Tensor | None:
-    """The gradient by the weight, from a stand-in of the same class without hooks."""
+    """The gradient by the weight, from a stand-in of the same class without hooks and padding."""
     stand_in = copy.copy(module)
     gain = nn.Parameter(weight)
-    stand_in.__dict__["_parameters"] = {"weight": gain}
+    vars(stand_in).update(_parameters={"weight": gain}, padding_idx=None)
     try:
-        with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        with torch.enable_grad(), torch.autocast(weight.device.type, enabled=False):
             return torch.autograd.grad(stand_in.forward(input), gain, outer)[0]
-    except (TypeError, ValueError, RuntimeError, AttributeError):
+    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
         return None
 
 
@@ -130,10 +156,10 @@ def _conv1d(use: Use) -> Terms:
     yield from _weight_and_bias(use.module, lambda: Outer(input, gradient), gradient)  # its weight is [in, out]
 
 
-def _embedding(use: Use) -> Terms:
+def _embedding(use: Use, factor: float = 1.0) -> Terms:
     module = use.module
     assert isinstance(module, nn.Embedding)
-    ids, gradient = use.input.flatten(1), _positions(use.gradient)
+    ids, gradient = use.input.flatten(1), factor * _positions(use.gradient)
     if module.padding_idx is not None:
         gradient = gradient.masked_fill((ids == module.padding_idx).unsqueeze(-1), 0)
     weight = module.weight
@@ -168,7 +194,7 @@ def _weight_and_bias(module: nn.Module, weight_term: Callable[[], Term], gradien
 
 def _products(scaled: Tensor, gradient: Tensor) -> Dense:
     """What a norm layer's gain multiplies (changed in place) times the gradient, summed over positions."""
-    return Dense(scaled.view(gradient.shape).mul_(gradient).sum(1))
+    return Dense(scaled.reshape(gradient.shape).mul_(gradient).sum(1))
 
 
 def _positions(values: Tensor) -> Tensor:

@@ -9,15 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers.models.bart.modeling_bart import BartScaledWordEmbedding
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
-from transformers.models.gemma3.modeling_gemma3 import Gemma3TextScaledWordEmbedding
+from transformers.models.gemma2.modeling_gemma2 import Gemma2TextScaledWordEmbedding
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.opt.modeling_opt import OPTLearnedPositionalEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.clipping import Clipping
 from rayprivacy.models.norms import Recorder, terms
 from rayprivacy.models.norms.parameter import ParameterGradient
+from rayprivacy.models.norms.rules import factor_of
 from rayprivacy.models.norms.terms import Dense, Outer, Rows, Weights
 
 ROWS, TOKENS, STATES = 4, 5, 6
@@ -26,9 +29,9 @@ ROWS, TOKENS, STATES = 4, 5, 6
 class _Reader(nn.Module):
     """An embedding, something in the middle, and one loss per row."""
 
-    def __init__(self, middle, padding=None):
+    def __init__(self, middle, padding=None, words=None):
         super().__init__()
-        self.words = nn.Embedding(11, STATES, padding_idx=padding)
+        self.words = words or nn.Embedding(11, STATES, padding_idx=padding)
         self.middle = middle
         self.last = nn.Linear(STATES, 3)
 
@@ -58,6 +61,18 @@ class _Checkpointed(nn.Module):
         return checkpoint(self.block, states, use_reentrant=False)
 
 
+class _OfHeads(nn.Module):
+    """A norm of the states of heads, which lie across each other in memory (Gemma 3)."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = LlamaRMSNorm(STATES // 2)
+
+    def forward(self, states):
+        heads = states.unflatten(-1, (2, -1)).transpose(1, 2)
+        return self.norm(heads).transpose(1, 2).flatten(2)
+
+
 MIDDLES: dict[str, Callable[[], nn.Module]] = {
     "linear without bias": lambda: nn.Linear(STATES, STATES, bias=False),
     "layer norm": lambda: nn.LayerNorm(STATES, eps=1e-3),
@@ -67,6 +82,7 @@ MIDDLES: dict[str, Callable[[], nn.Module]] = {
     "llama rms": lambda: LlamaRMSNorm(STATES),
     "qwen rms": lambda: Qwen3RMSNorm(STATES),
     "gemma rms": lambda: GemmaRMSNorm(STATES),
+    "rms of heads": _OfHeads,
     "used twice": _Twice,
     "checkpointed": _Checkpointed,
 }
@@ -76,7 +92,24 @@ MIDDLES: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("padding", [None, 3])
 def test_norms_and_sums_are_those_of_rows_alone(name, padding):
     torch.manual_seed(3)
-    model = _Reader(MIDDLES[name](), padding)
+    _compare_with_rows_alone(_Reader(MIDDLES[name](), padding))
+
+
+@pytest.mark.parametrize("kind", [Gemma2TextScaledWordEmbedding, BartScaledWordEmbedding])
+@pytest.mark.parametrize("padding", [None, 3])
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_embedding_that_scales_has_a_rule_also_beside_a_tied_head(kind, padding, tied):
+    torch.manual_seed(3)
+    model = _Reader(nn.Identity(), words=kind(11, STATES, padding, 3.3))
+    model.last = nn.Linear(STATES, 11, bias=False)
+    if tied:
+        model.last.weight = model.words.weight
+    _compare_with_rows_alone(model)
+    exact = model.bfloat16()
+    assert factor_of(exact.words) == torch.tensor(3.3).bfloat16().item()
+
+
+def _compare_with_rows_alone(model):
     for parameter in model.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     ids = torch.randint(0, 5, (ROWS, TOKENS))
@@ -124,8 +157,43 @@ class _GatedRMSNorm(LlamaRMSNorm):
         return states if gate is None else states * gate
 
 
+class _NormedEmbedding(nn.Embedding):
+    def forward(self, ids):
+        return nn.functional.normalize(super().forward(ids), dim=-1)
+
+
+class _Capped(nn.Embedding):
+    def forward(self, ids):
+        return super().forward(ids).clamp(max=50)
+
+
 class _Scale(nn.Module):
     pass
+
+
+class _Tied(nn.Module):
+    """An embedding of some kind, whose weights are those of a plain linear layer too."""
+
+    def __init__(self, words):
+        super().__init__()
+        self.words = words
+        self.head = nn.Linear(4, 5, bias=False)
+        self.head.weight = words.weight
+
+
+class _Holds(nn.Module):
+    """Like BERT's head: holds the bias of a layer, which is a part of it, and computes nothing with it."""
+
+    def __init__(self, decoder):
+        super().__init__()
+        self.decoder, self.bias = decoder, decoder.bias
+
+
+def _beside(decoder):
+    """Somebody who is no part of what holds the layer may compute with its weights."""
+    other = _Scale()
+    other.weight = decoder.weight
+    return nn.Sequential(_Holds(decoder), other)
 
 
 def _with(module, name):
@@ -138,7 +206,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "bilinear": (lambda: nn.Bilinear(2, 2, 2), "Bilinear"),
     "convolution": (lambda: nn.Conv2d(1, 1, 1), "Conv2d"),
     "attention with one matrix": (lambda: nn.MultiheadAttention(4, 2), "MultiheadAttention"),
-    "embedding that scales": (lambda: Gemma3TextScaledWordEmbedding(5, 4, 0, 2.0), "Gemma3TextScaledWordEmbedding"),
+    "embedding with a norm behind": (lambda: _NormedEmbedding(5, 4), "_NormedEmbedding"),
+    "embedding of positions": (lambda: OPTLearnedPositionalEmbedding(5, 4), "OPTLearnedPositionalEmbedding"),
+    "embedding that caps": (lambda: _Capped(5, 4), "_Capped"),
+    "embedding beside a tied head": (lambda: _Tied(_NormedEmbedding(5, 4)), "_NormedEmbedding"),
+    "weights that are held elsewhere": (lambda: _beside(nn.Linear(4, 5)), "_Scale"),
     "embedding with a norm": (lambda: nn.Embedding(5, 4, max_norm=1.0), "Embedding"),
     "embedding by frequency": (lambda: nn.Embedding(5, 4, scale_grad_by_freq=True), "Embedding"),
     "sparse embedding": (lambda: nn.Embedding(5, 4, sparse=True), "Embedding"),
@@ -157,6 +229,10 @@ def test_what_has_no_rule_is_refused_by_kind(name):
         Recorder(nn.Sequential(nn.Linear(4, 4), make()))
     if kind != "batch normalisation":
         assert len(Recorder(nn.Sequential(nn.Linear(4, 4), make().requires_grad_(False))).parameters) == 2
+
+
+def test_a_module_may_hold_parameters_of_a_part_that_has_a_rule():
+    assert len(Recorder(_Holds(nn.Linear(4, 5))).parameters) == 2
 
 
 def test_a_gate_and_an_axis_that_is_no_longer_the_rows_are_refused():
