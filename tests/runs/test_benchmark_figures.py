@@ -183,7 +183,7 @@ def test_a_row_of_the_frontier_is_measured_and_found_again(job, monkeypatch):
     found = frontier.row(arguments, "chat", "seqpate", 3.0, "shipped", 0)
     assert {"recall", "topic_total_variation", "length_total_variation"} <= found["figures"].keys()
     assert set(found["heldout_perplexity"]) >= {"base", "released"}
-    assert found["gap_closed"] is not None
+    assert frontier.gap_closed(found, [found]) is not None
     assert len(found["samples"]) == 20
     assert set(found["epsilon_by_stage"]) == {"release gate", "topics and lengths", "all stages together"}
     monkeypatch.setattr(frontier, "watched_run", lambda *_: pytest.fail("ran twice"))
