@@ -14,6 +14,7 @@ from rayprivacy.core.console import WholeTable
 from rayprivacy.core.files import Json
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.registry import method_of, recipe_schema
+from rayprivacy.runs.files import read_mapping
 
 if TYPE_CHECKING:
     from rayprivacy.tuning.outcome import Outcome
@@ -162,6 +163,7 @@ def submit(
     from rayprivacy.cluster import submit as jobs  # ray takes seconds to import
 
     settings = api.load_recipe(recipe, override or ())
+    paths.check_homes(read_mapping(recipe, "recipe", override or ()), type(settings))
     paths.check_recipe_paths(settings, working_dir)
     default = f"{MOUNT}/runs/{settings.release_id}"
     place, work = out or default, work or default

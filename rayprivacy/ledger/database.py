@@ -19,7 +19,8 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, inspect, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from rayprivacy.core.errors import LedgerError
+from rayprivacy.core.errors import LedgerError, LedgerPlaceError
+from rayprivacy.core.files import at_home
 from rayprivacy.ledger.book import VERSION, metadata, versions
 
 WAIT_SECONDS = 60
@@ -35,6 +36,7 @@ _BEGIN = {
     "create": f"BEGIN; SELECT pg_advisory_xact_lock({_CREATION_LOCK})",
 }
 BUSY_SECONDS = 60.0
+_PLACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
 _open: "weakref.WeakSet[Database]" = weakref.WeakSet()
 _abandoned: list[Any] = []  # pools of a parent process: closing them here could disturb its locks
 
@@ -83,8 +85,10 @@ class Database:
             with self._modes[mode].connect() as connection, self._backend.turn(mode), self._begun(connection):
                 yield connection
         except self._errors as error:
-            reason = next(iter(str(getattr(error, "orig", error)).splitlines()), type(error).__name__)
-            raise LedgerError(f"the ledger {self.name} refuses: {reason}; is it a ledger, and free?") from error
+            found = getattr(error, "orig", error)
+            reason = next(iter(str(found).splitlines()), type(error).__name__)
+            kind = LedgerPlaceError if getattr(found, "sqlite_errorcode", 0) & 0xFF in _PLACE else LedgerError
+            raise kind(f"the ledger {self.name} refuses: {reason}; is it a ledger, and free?") from error
 
     @contextmanager
     def _begun(self, connection: Connection) -> Iterator[None]:
@@ -137,11 +141,13 @@ class Database:
 
 
 def parse_url(url: str) -> URL:
-    """The URL in its parts; one that is none is refused and not shown."""
+    """The URL in its parts, with `~` in the path of a file written out; one that is none is refused and not shown."""
     try:
-        return make_url(url)
+        parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise LedgerError("privacy.ledger is no URL: give one such as sqlite:///ledger.db.") from None
+        raise LedgerPlaceError("privacy.ledger is no URL: give one such as sqlite:///ledger.db.") from None
+    home = parsed.get_backend_name() == "sqlite" and (parsed.database or "").startswith("~")
+    return parsed.set(database=str(at_home(str(parsed.database)))) if home else parsed
 
 
 class _Postgres:
@@ -189,7 +195,7 @@ class _Sqlite:
     def __init__(self, url: URL) -> None:
         if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:") or url.query:
             shown = url.render_as_string(hide_password=True)
-            raise LedgerError(
+            raise LedgerPlaceError(
                 f"privacy.ledger is {shown}: give a SQLite file, e.g. sqlite:///ledger.db, or postgresql://host/database."
             )
         self._url = url
@@ -243,7 +249,7 @@ def _prepare_file(path: Path) -> None:
         reason = os.strerror(error.errno or 0)
     else:
         return
-    raise LedgerError(f"the ledger file {path} cannot be made or owned ({reason}): give a folder of your own.")
+    raise LedgerPlaceError(f"the ledger file {path} cannot be made or owned ({reason}): give a folder of your own.")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 from rich.console import Console
 
 from rayprivacy.core.errors import ConfigError, KeyFileError
-from rayprivacy.core.files import Json, append_line, private_directory, read_json, write_atomic, write_json
+from rayprivacy.core.files import Json, append_line, made_folder, private_directory, read_json, write_atomic, write_json
 from rayprivacy.core.storage import Mirror
 from rayprivacy.runs import decide, files
 from rayprivacy.runs.meter import Meter
@@ -81,6 +81,7 @@ class Run(Generic[R]):
 
     def begin(self) -> "Run[R]":
         """Make the run directory, which may be there, and keep the recipe in it."""
+        made_folder(self.root, "the run directory (--out)")
         for folder in (self.root, self.root / "public", self.root / "private"):
             private_directory(folder)
         write_atomic(self.root / RECIPE, files.dump_recipe(self.recipe).encode())

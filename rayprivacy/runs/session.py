@@ -80,7 +80,7 @@ def _start_own(folder: str) -> None:
         del sys.modules[_DASHBOARD]
         if known:
             sys.modules[_DASHBOARD] = known
-    with suppress(OSError):  # Ray writes the token of this user for all to read
+    with suppress(OSError, RuntimeError):  # Ray writes the token of this user, if there is a home, for all to read
         Path("~/.ray/auth_token").expanduser().chmod(0o600)
 
 
