@@ -139,7 +139,7 @@ def at_once(leaf: DpEvent) -> DpEvent:
 
 def read_plan(path: Path | str) -> tuple[DpEvent, ...]:
     """The events of a plan file."""
-    listed = load_yaml(read_text(path, "plan", "give a file of YAML or JSON in UTF-8"), f"plan {str(path)!r}")
+    listed = load_yaml(read_text(path, "plan", "give a file of YAML or JSON in UTF-8"), f"plan is {str(path)!r}, which")
     if not isinstance(listed, list) or not listed:
         raise ConfigError(f"plan is {str(path)!r}, which is not a list of at least one event: write one.")
     try:

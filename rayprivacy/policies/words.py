@@ -54,7 +54,7 @@ class KeywordPolicy(Policy):
 
 def read_lists(path: str) -> dict[str, list[str]]:
     """The phrases of a YAML file by domain; a file that is one list has one domain without a name."""
-    found = load_yaml(read_text(path, "policy.file", "give a YAML file in UTF-8"), f"policy.file '{path}'")
+    found = load_yaml(read_text(path, "policy.file", "give a YAML file in UTF-8"), f"policy.file is '{path}', which")
     lists: Any = {"": found} if isinstance(found, list) else found
     good = isinstance(lists, dict) and all(listed and isinstance(listed, list) for listed in lists.values())
     if not good or not all(isinstance(phrase, str) for listed in lists.values() for phrase in listed):

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
-_SAY_NOTHING = frozenset(
-    "title description default examples $comment $schema $id $anchor $defs definitions deprecated readOnly writeOnly "
-    "discriminator".split()  # noqa: SIM905
+_SAYS_NOTHING = re.compile(
+    r"x-.*|title|description|default|examples|\$(comment|schema|id|anchor|defs)|definitions|deprecated|readOnly|writeOnly"
+    r"|discriminator"
 )
 _CHOICES = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 _OF_TYPE = {
@@ -26,9 +26,8 @@ _OF_TYPE = {
 _ENFORCED = frozenset({"type", *_CHOICES, *(word for words in _OF_TYPE.values() for word in words)})
 _MORE = frozenset({"patternProperties"})  # that llguidance enforces, and xgrammar not beside others
 _IMPLIES = {"properties": "object", "additionalProperties": "object", "items": "array", "prefixItems": "array"}
-_FORMATS = frozenset(
-    "date time date-time duration email hostname ipv4 ipv6 uuid uri uri-reference uri-template json-pointer "
-    "relative-json-pointer".split()  # noqa: SIM905
+_FORMATS = re.compile(
+    r"date|time|date-time|duration|email|hostname|ipv4|ipv6|uuid|uri|uri-(reference|template)|(relative-)?json-pointer"
 )
 _TYPES = {dict: "object", list: "array", str: "string", int: "number", float: "number"}
 _RANGE = _OF_TYPE["number"][:4]
@@ -36,8 +35,6 @@ _WITHIN = re.compile(r"#(/(\$defs|definitions|properties)/[^/~%]+)*")
 _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]")
 # What JSON writes with a backslash in front, or xgrammar does not know; an anchor that is not at an end.
 _UNSAFE = re.compile(r"\\(?![dwsDWS.\-+*?()\[\]{}|^$/])")
-    r"\\(?![dwsDWS.\-+*?()\[\]{}|^$/])"
-)  # what JSON writes with a backslash, or xgrammar does not know
 _INSIDE = re.compile(r"(?<!\\)(?:(?<=.)\^|\$(?=.))", re.DOTALL)
 
 
@@ -58,7 +55,7 @@ def unenforced(schema: Any, *, choices_alone: bool) -> str:
 def _faults(schema: Any, at: str, strict: bool) -> Iterator[str]:
     if not isinstance(schema, dict):
         return
-    words = [word for word in schema if word not in _SAY_NOTHING and not word.startswith("x-")]
+    words = [word for word in schema if not _SAYS_NOTHING.fullmatch(word)]
     for word in words:
         if word not in _ENFORCED and (strict or word not in _MORE):
             yield f"'{word}' at {at}"
@@ -126,7 +123,7 @@ def _of_string(schema: dict[str, Any], said: Sequence[str]) -> Iterator[str]:
     lengths = [word for word in said if word in ("minLength", "maxLength")]
     if len({*said} - {*lengths}) + bool(lengths) > 1:
         yield f"'{said[0]}' beside '{said[-1]}'"
-    if "format" in said and schema["format"] not in _FORMATS:
+    if "format" in said and not _FORMATS.fullmatch(schema["format"]):
         yield f"'format' {schema['format']!r}"
     if "pattern" in said and not _is_plain(str(schema["pattern"])):
         yield "'pattern' with a quote, a line break, a look around or an anchor inside"
