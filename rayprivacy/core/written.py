@@ -2,7 +2,8 @@
 
 YAML 1.1 takes much for something else than it says: `no` is false, `012` is ten, `12:30` is 750, `2026-01-01` is a
 date, and `1e-6` is text. Here, as in YAML 1.2, only null, true, false and numbers (1e-6 is one) are no text, and in
-quotes they are text too. Keys are always text, and none stands twice.
+quotes they are text too. A number may remember how it was written, for a field that holds text: an account `12e4` is
+no 120000.0. Keys are always text, and none stands twice.
 
 >>> load_yaml('{delta: 1e-6, account: "12e4", answer: no}', "this")
 {'delta': 1e-06, 'account': '12e4', 'answer': 'no'}
@@ -63,10 +64,10 @@ def _line(data: bytes, place: int) -> int:
     return data.count(b"\n", 0, place) + 1
 
 
-def load_yaml(text: str, name: str) -> Any:
-    """The value of a YAML text; a ConfigError that says `name` and the line where it is none."""
+def load_yaml(text: str, name: str, *, written: bool = False) -> Any:
+    """The value of a YAML text, with numbers as they are `written`; a ConfigError with `name` and line if it is none."""
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+        return yaml.load(text, _WrittenLoader if written else _Loader)  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         fault = f"has {error.problem}" if isinstance(error, _Refused) else "is not valid YAML"
@@ -105,6 +106,20 @@ def _inner(node: Any, key: str | int) -> tuple[int, Any] | None:
     return None
 
 
+class WrittenNumber:
+    """A number of a file, and how it is written there."""
+
+    text: str
+
+
+class _Int(int, WrittenNumber):
+    pass
+
+
+class _Float(float, WrittenNumber):
+    pass
+
+
 class _Refused(yaml.MarkedYAMLError):
     """YAML that is valid, and that does not say which value counts."""
 
@@ -125,10 +140,23 @@ class _Loader(yaml.SafeLoader):
         return {key.value: self.construct_object(value, deep=deep) for key, value in node.value}
 
 
+class _WrittenLoader(_Loader):
+    def number(self, node: Any) -> Any:
+        """A number that knows its text."""
+        is_int = node.tag.endswith(":int")
+        found = _Int(self.construct_yaml_int(node)) if is_int else _Float(self.construct_yaml_float(node))
+        found.text = node.value
+        return found
+
+
 class _Dumper(yaml.SafeDumper):
     pass
 
 
+for _tag in ("int", "float"):
+    _WrittenLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _WrittenLoader.number)
+_Dumper.add_representer(_Int, yaml.SafeDumper.represent_int)
+_Dumper.add_representer(_Float, yaml.SafeDumper.represent_float)
 for _name, (_pattern, _first) in _NO_TEXT.items():
     for _kind in (_Loader, _Dumper):
         _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(rf"({_pattern})\Z"), [*_first, ""])

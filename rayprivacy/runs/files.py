@@ -18,7 +18,7 @@ _FIRST_KEY = {"recipe": "method", "space": "recipe"}
 
 def read_mapping(path: Path, kind: str, overrides: Overrides = ()) -> Json:
     """Read a YAML file of keys, a `recipe` or a `space`, and apply overrides."""
-    data = load_yaml(_text(path, kind), f"the {kind} {path}")
+    data = load_yaml(_text(path, kind), f"the {kind} {path}", written=True)
     if not isinstance(data, dict):
         raise ConfigError(f"the {kind} {path} is not a mapping of keys: start it with `{_FIRST_KEY[kind]}:`.")
     return overridden(data, overrides)
@@ -60,7 +60,7 @@ def _key_and_value(override: str) -> tuple[str, Any]:
     key, sign, value = override.partition("=")
     if not sign or not key:
         raise ConfigError(f"the option -o {override!r} is not of the form key=value, e.g. -o privacy.epsilon=8.")
-    return key, load_yaml(value, f"the option -o {override!r}")
+    return key, load_yaml(value, f"the option -o {override!r}", written=True)
 
 
 def _assign(data: Json, key: str, value: Any) -> None:

@@ -71,6 +71,8 @@ def _start_own(folder: str) -> None:
     os.environ.setdefault(
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0"
     )  # one machine has no node that could be taken away
+    # By default workers give way to whatever else runs on the machine, and a run beside other work takes a day.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     os.environ.setdefault("AUTOSCALER_METRIC_PORT", "-1")  # there is no such port, and the monitor goes on without
     known = sys.modules.get(_DASHBOARD)
     sys.modules[_DASHBOARD] = None  # type: ignore[assignment]  # Ray cannot import it

@@ -80,9 +80,7 @@ def read_rules(path: str, kind: Literal["ebnf", "json"], key: str) -> Grammar:
     except (ValueError, RecursionError):
         schema = None
     if not isinstance(schema, dict):
-        raise ConfigError(
-            f"{key} is {path!r}, which holds no JSON object: give a JSON Schema, no key twice."
-        )
+        raise ConfigError(f"{key} is {path!r}, which holds no JSON object: give a JSON Schema, no key twice.")
     return Grammar(text, "json")
 
 
