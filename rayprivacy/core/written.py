@@ -65,7 +65,7 @@ def _line(data: bytes, place: int) -> int:
 
 
 def load_yaml(text: str, name: str, *, written: bool = False) -> Any:
-    """The value of a YAML text, with numbers as they are `written`; a ConfigError with `name` and line if it is none."""
+    """The value of a YAML text, with numbers as they are `written`; a ConfigError that says where it is none."""
     try:
         return yaml.load(text, _WrittenLoader if written else _Loader)  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as error:

@@ -87,8 +87,7 @@ class Database:
         except self._errors as error:
             found = getattr(error, "orig", error)
             reason = next(iter(str(found).splitlines()), type(error).__name__)
-            kind = LedgerPlaceError if getattr(found, "sqlite_errorcode", 0) & 0xFF in _PLACE else LedgerError
-            raise kind(f"the ledger {self.name} refuses: {reason}; is it a ledger, and free?") from error
+            raise _refusing(found)(f"the ledger {self.name} refuses: {reason}; is it a ledger, and free?") from error
 
     @contextmanager
     def _begun(self, connection: Connection) -> Iterator[None]:
@@ -252,6 +251,11 @@ def _prepare_file(path: Path) -> None:
     raise LedgerPlaceError(f"the ledger file {path} cannot be made or owned ({reason}): give a folder of your own.")
 
 
+def _refusing(error: object) -> type[LedgerError]:
+    """The kind of error for what a database says: of its place, such as a full disk, or of itself."""
+    return LedgerPlaceError if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PLACE else LedgerError
+
+
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
@@ -271,7 +275,7 @@ def _use_wal(path: Path) -> None:
         except (sqlite3.DatabaseError, UnicodeError) as error:  # a damaged file may be quoted in no encoding
             busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
             if not busy or time.monotonic() > until:
-                raise LedgerError(f"the ledger {path} refuses: {error}; is it a ledger, and free?") from error
+                raise _refusing(error)(f"the ledger {path} refuses: {error}; is it a ledger, and free?") from error
         time.sleep(0.01)
 
 
