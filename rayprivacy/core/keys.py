@@ -95,7 +95,8 @@ class Key:
 
 def create_key(path: Path) -> Key:
     """Write a fresh secret to `path` with mode 0600; KeyFileError where there is a file, or none can be made."""
-    path, secret = at_home(path), os.urandom(KEY_BYTES)
+    path = at_home(path)
+    secret = os.urandom(KEY_BYTES)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
