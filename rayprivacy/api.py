@@ -14,7 +14,7 @@ from rich.console import Console
 
 from rayprivacy.auditing.settings import check_shadows
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import Json, private_directory, read_json
+from rayprivacy.core.files import Json, at_home, made_folder, private_directory, read_json
 from rayprivacy.core.storage import Mirror
 from rayprivacy.core.uris import is_uri, shown
 from rayprivacy.ledger.certificate import Certificate
@@ -122,7 +122,7 @@ def load_recipe(recipe: str | Path | Mapping[str, Any], overrides: Mapping[str, 
         from rayprivacy.runs.files import overridden
 
         return registry.parse_recipe(overridden(recipe, overrides))
-    return registry.load_recipe(Path(recipe), overrides)
+    return registry.load_recipe(at_home(recipe), overrides)
 
 
 def plan(
@@ -195,7 +195,7 @@ def run(
     from rayprivacy.runs.drive import drive
 
     method, mirror = method_of(recipe), mirror_of(str(out), work, private=mirror_private)
-    root = mirror.root if mirror else Path(out)
+    root = mirror.root if mirror else at_home(out)
     done, _ = drive(method, recipe, root, resume=resume, dataset=dataset, console=console, mirror=mirror)
     if recipe.audit:
         users, shadows = recipe.audit.users, recipe.audit.shadows
@@ -232,7 +232,9 @@ def tune(
     from rayprivacy.reporting.page import write_report
     from rayprivacy.tuning.search import start_search
 
-    found = start_search(Path(space), overrides, Path(out), resume=resume, console=console or Console(stderr=True))
+    found = start_search(
+        at_home(space), overrides, at_home(out), resume=resume, console=console or Console(stderr=True)
+    )
     if not isinstance(found, Path):
         return found
     write_report(found)
@@ -268,6 +270,7 @@ def evaluate(
     from rayprivacy.evaluation.texts import read_texts, text_blocks
 
     require_extra("evaluate")
+    folder = None if out is None else made_folder(at_home(out), "--out")  # before the work: none is done for nothing
     config = EvaluationConfig.parse(settings)
     sides = {"--real": real, "--synthetic": synthetic, "--holdout": holdout}
     require_public(config, [(name, str(sides[name])) for name in ("--real", "--holdout") if sides[name] is not None])
@@ -278,8 +281,8 @@ def evaluate(
     compared = texts["--real"], texts["--synthetic"], texts.get("--holdout")
     with (console or Console(stderr=True)).status("reading") as status:
         found = measure(*compared, config, progress=status.update, searched=searched)
-    if out is not None:
-        write_evaluation(Path(out), found)
+    if folder is not None:
+        write_evaluation(folder, found)
     return found
 
 
@@ -299,7 +302,7 @@ def audit(directory: str | Path, *, users: int = 400, shadows: int = 0, console:
 
     if is_uri(str(directory)):
         raise ConfigError(f"{directory} is a URI: audit the run in its local folder, where its private shards are.")
-    root = Path(directory)
+    root = at_home(directory)
     if not (root / "recipe.yaml").is_file():
         raise ConfigError(f"{root} is no run directory: give one that `rayprivacy run --out` made.")
     try:
@@ -338,10 +341,10 @@ def report(
             raise ConfigError(
                 f"{shown(remote[0])} is a URI, and a comparison reads local runs: copy the run here first."
             )
-        return str(write_comparison([Path(each) for each in directories], Path(out), internal=not public))
+        return str(write_comparison([at_home(each) for each in directories], at_home(out), internal=not public))
     mirror = mirror_of(str(directories[0]), work)
     if mirror is None:
-        return str(write_report(Path(directories[0]), internal=not public))
+        return str(write_report(at_home(directories[0]), internal=not public))
     pull_run(mirror)
     written = write_report(mirror.root, internal=not public)
     mirror.push()
@@ -362,7 +365,7 @@ def clean(directory: str | Path, *, work: Path | None = None) -> "Cleaned":
 
     mirror = mirror_of(str(directory), work)
     if mirror is None:
-        return clean_run(Path(directory))
+        return clean_run(at_home(directory))
     pull_run(mirror)
     private_directory(mirror.root / "private")  # a folder that was pulled without has none
     return replace(clean_run(mirror.root), at_uri=mirror.forget_private())

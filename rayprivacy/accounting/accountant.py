@@ -36,7 +36,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from dp_accounting.dp_event import (
     DpEvent,
     GaussianDpEvent,
@@ -52,6 +51,7 @@ from rayprivacy.accounting.gaussian import check_delta, epsilon_of
 from rayprivacy.accounting.loss import pld_epsilon
 from rayprivacy.accounting.renyi import rdp_epsilon
 from rayprivacy.core.errors import ConfigError, EventError
+from rayprivacy.core.written import load_yaml, read_text
 
 AccountantName = Literal["gdp", "rdp", "pld"]
 
@@ -139,12 +139,7 @@ def at_once(leaf: DpEvent) -> DpEvent:
 
 def read_plan(path: Path | str) -> tuple[DpEvent, ...]:
     """The events of a plan file."""
-    try:
-        listed = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"plan is {str(path)!r}, which cannot be read ({error.strerror}): give a file.") from None
-    except (ValueError, RecursionError, yaml.YAMLError):  # YAML constructors raise ValueError on odd dates and numbers
-        raise ConfigError(f"plan is {str(path)!r}, which is not UTF-8 YAML or JSON: write a list of events.") from None
+    listed = load_yaml(read_text(path, "plan", "give a file of YAML or JSON in UTF-8"), f"plan is {str(path)!r}, which")
     if not isinstance(listed, list) or not listed:
         raise ConfigError(f"plan is {str(path)!r}, which is not a list of at least one event: write one.")
     try:

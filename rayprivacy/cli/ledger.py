@@ -1,6 +1,7 @@
 """Commands on the ledger: open accounts, show what is left, replay the book, hand it to an auditor."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.accounts import MEANING, Account, unit_named, words_named
 from rayprivacy.ledger.charges import ChargeState
+from rayprivacy.ledger.database import parse_url
 from rayprivacy.ledger.export import export_ledger, verify_export
 from rayprivacy.ledger.rules import COMPOSITIONS
 from rayprivacy.ledger.status import AccountStatus
@@ -190,7 +192,8 @@ def _echo_meaning(account: Account) -> None:
 
 
 def _existing(url: str, key: Path | None = None) -> Ledger:
-    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite" and not os.path.isfile(str(parsed.database)):
         raise ConfigError(f"--ledger is {url!r}: there is no such ledger, create one with `rayprivacy ledger create`.")
     return Ledger.open(url, key=_key(key))
 

@@ -122,7 +122,7 @@ def evaluate(
         str | None, typer.Option(help="Real texts of users that no model has seen: the control of memorisation.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for evaluation.json and evaluation.md.")] = None,
-    text: Annotated[str, typer.Option(help="The column that holds the text, in every file.")] = "text",
+    text: Annotated[str, typer.Option(help="The column that holds the text; 'text' in a run's own files.")] = "text",
     user: Annotated[str | None, typer.Option(help="The column that names the author; 'user' if there is one.")] = None,
     label: Annotated[str | None, typer.Option(help="A column of labels in every file, for a classifier.")] = None,
     tree: Annotated[

@@ -15,6 +15,7 @@ from rayprivacy.core.files import Json, read_json
 from rayprivacy.evaluation.figures import COLUMNS, JSON_FILE, tables
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.registry import method_of, recipe_schema
+from rayprivacy.runs.files import read_mapping
 
 if TYPE_CHECKING:
     from rayprivacy.tuning.outcome import Outcome
@@ -185,6 +186,7 @@ def submit(
     from rayprivacy.cluster import submit as jobs  # ray takes seconds to import
 
     settings = api.load_recipe(recipe, override or ())
+    paths.check_homes(read_mapping(recipe, "recipe", override or ()), type(settings))
     paths.check_recipe_paths(settings, working_dir)
     default = f"{MOUNT}/runs/{settings.release_id}"
     place, work = out or default, work or default

@@ -5,14 +5,15 @@ a key file would be made anew on each submission, which shards the corpus anew a
 ledger would forget what was spent. So every private path must be absolute, and stand on storage that all nodes mount.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from sqlalchemy.engine import URL, make_url
 
-from rayprivacy.core.config import PathKind, path_values
+from rayprivacy.core.config import PathKind, path_values, written_paths
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.uris import is_uri, shown
 from rayprivacy.corpus.sources import CHITCHAT
@@ -47,6 +48,13 @@ def check_recipe_paths(recipe: Recipe, shipped: Path | None = None) -> None:
     _check_ledger(recipe.privacy.ledger)
     if shipped is not None:
         _check_apart(recipe, shipped.resolve())
+
+
+def check_homes(written: Mapping[str, Any], kind: type[Recipe]) -> None:
+    """Refuse paths below `~` in the keys of a recipe: home is another directory there."""
+    for key, value in written_paths(written, kind, *PathKind):
+        if value.startswith("~"):
+            _absolute(key, value, REMEDY)
 
 
 def check_out(out: str, work: str) -> None:
@@ -133,4 +141,4 @@ def _absolute(name: str, value: str, remedy: str) -> None:
 
 
 def _is_absolute(value: str) -> bool:
-    return PurePosixPath(value).is_absolute()  # `~` is not: home is another directory there
+    return PurePosixPath(value).is_absolute()

@@ -5,14 +5,17 @@ copies of a recipe find it without a list of keys, also in methods that they do 
 """
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Any, ClassVar, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import at_home
+from rayprivacy.core.written import WrittenNumber
 
 
 class Config(BaseModel):
@@ -21,14 +24,47 @@ class Config(BaseModel):
     named: ClassVar[str] = "recipe"  # the whole file, in errors
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
+    @field_validator("*")
+    @classmethod
+    def _from_home(cls, value: Any, info: ValidationInfo) -> Any:
+        """Write out `~` in a path that is ours to open; corpora and models, whose names name a release, keep it."""
+        marks = cls.model_fields[str(info.field_name)].metadata
+        ours = PathKind.PRIVATE in marks or PathKind.PUBLIC in marks
+        return str(at_home(value)) if ours and isinstance(value, str) and value.startswith("~") else value
+
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Self:
-        """Validate a mapping."""
+        """Validate a mapping; a number that a file gives where text belongs is text as it is written there."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            message = _sentence(cls, error.errors()[0])
-        raise ConfigError(message)  # outside: a __context__ would quote the value
+            errors = error.errors()
+        written = _written(data, errors)
+        if written is not None:
+            return cls.parse(written)
+        first = errors[0]
+        refusal = ConfigError(_sentence(cls, first))
+        refusal.at = first["loc"]
+        raise refusal  # outside: a __context__ would quote the value
+
+
+def _written(data: Any, errors: Iterable[ErrorDetails]) -> Any:
+    """The data with the text of numbers where that is what errors ask for; None where it is not."""
+    found = None
+    for error in errors:
+        if error["type"] == "string_type" and isinstance(error["input"], WrittenNumber):
+            found = _replaced(data if found is None else found, error["loc"], error["input"].text)
+    return found if found != data else None
+
+
+def _replaced(data: Any, place: Sequence[str | int], value: str) -> Any:
+    """The data with another value at a place; what follows the number in its place are kinds that were tried."""
+    if isinstance(data, WrittenNumber):
+        return value
+    copy: Any = dict(data) if isinstance(data, Mapping) else list(data)
+    with suppress(LookupError, TypeError):
+        copy[place[0]] = _replaced(copy[place[0]], place[1:], value)
+    return copy
 
 
 def _sentence(root: type[Config], error: ErrorDetails) -> str:
@@ -43,6 +79,8 @@ def _sentence(root: type[Config], error: ErrorDetails) -> str:
         return f"'{name}' is not a key of the {root.named}: did you mean '{closest}'? (valid: {', '.join(valid)})."
     if error["type"] == "missing":
         return f"'{name}' is missing from the {root.named}: add it."
+    if error["type"] == "string_type" and isinstance(error["input"], int | float):
+        reason = "this is text: write it in quotes"
     return f"'{name}' is {error['input']!r}: {reason}."
 
 

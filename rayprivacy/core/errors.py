@@ -1,5 +1,19 @@
 """Typed errors. Each message is one sentence that names the field, the value and the remedy, never private text."""
 
+import errno
+import os
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a disk that has no room left stopped something, whichever library says so.
+
+    >>> is_full(OSError(errno.ENOSPC, "...")), is_full(RuntimeError("I/O error: No space left on device (os error 28)"))
+    (True, True)
+    """
+    return (isinstance(error, OSError) and error.errno in _FULL) or os.strerror(errno.ENOSPC) in str(error)
+
 
 class RayPrivacyError(Exception):
     """Base of every error a user is meant to read; `exit_code` is what the command line returns."""
@@ -8,9 +22,10 @@ class RayPrivacyError(Exception):
 
 
 class ConfigError(RayPrivacyError):
-    """A recipe, an option or an argument is unknown, mistyped or out of range."""
+    """A recipe, an option or an argument is unknown, mistyped or out of range; `at` are the keys that lead to it."""
 
     exit_code = 2
+    at: tuple[str | int, ...] = ()
 
 
 class CorpusError(RayPrivacyError):
@@ -33,6 +48,12 @@ class BudgetRefusedError(RayPrivacyError):
 
 class LedgerError(RayPrivacyError):
     """The ledger refuses a transition, or its rows do not replay."""
+
+
+class LedgerPlaceError(LedgerError):
+    """What should name a ledger does not, or the ledger cannot be opened or written there."""
+
+    exit_code = 2
 
 
 class LeaseHeldError(LedgerError):

@@ -8,9 +8,11 @@ import json
 import os
 import platform
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.private import digest_bytes
 
 OWNER_ONLY, SHARED = 0o600, 0o644
@@ -21,12 +23,18 @@ def write_atomic(path: Path, data: bytes, mode: int = OWNER_ONLY) -> None:
     """Write `data` beside `path`, flush it to disk, then rename it into place."""
     # Drawn, because process ids of two nodes may be equal, and both may write to one network file system.
     scratch = path.with_name(f".{path.name}.{int.from_bytes(os.urandom(8))}")
-    handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
+    try:
+        handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    except OSError as error:  # a disk may be full: what is half written goes, and what was there before stays
+        with suppress(OSError):
+            scratch.unlink()
+        error.filename = str(path)
+        raise
 
 
 def write_json(path: Path, value: Any, mode: int = OWNER_ONLY) -> None:
@@ -62,9 +70,48 @@ def private_directory(path: Path) -> Path:
     return path
 
 
-def user_cache() -> Path:
-    """The package's folder in the user's cache; it need not exist."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rayprivacy"
+def at_home(path: Path | str) -> Path:
+    """A path as people write it: `~` in front is their home."""
+    found = os.path.expanduser(path)
+    if found.partition("/")[0] == "~":
+        raise ConfigError(f"the path {found} begins with ~, and this user has no home: write it out.")
+    return Path(found)
+
+
+def made_folder(path: Path, name: str) -> Path:
+    """A folder for results, made before the work, its owner's if it is new; ConfigError where none can be."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        why = None if os.access(path, os.W_OK | os.X_OK) else "it is read-only, or somebody else's"
+    except OSError as error:
+        why = error.strerror
+    if why is not None:
+        raise ConfigError(
+            f"{name} is {path}, which cannot be written to ({why}): name a folder that is yours to write."
+        )
+    return path
+
+
+def user_cache() -> Path | None:
+    """The package's folder in the user's cache, which need not exist; None for a user without a home."""
+    place = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(place):  # unset, empty, or a folder that every working directory would have anew
+        place = os.path.expanduser("~/.cache")
+    return Path(place) / "rayprivacy" if os.path.isabs(place) else None
+
+
+def kept_file(folder: str, name: str) -> Path | None:
+    """A file of the user's cache."""
+    cache = user_cache()
+    return cache / folder / name if cache else None
+
+
+def keep(path: Path | None, data: bytes) -> None:
+    """Write a file of the user's cache, if there is one that can be written: none is no reason to stop."""
+    with suppress(OSError):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, data)
 
 
 TABLE = re.compile(r"journal-[0-9a-f]{16}\.jsonl")

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algori
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from rayprivacy.core.errors import KeyFileError, ShardError
+from rayprivacy.core.files import at_home
 
 KEY_BYTES = 32
 TEST_SECRET = b"rayprivacy: a test key, no secret"[:KEY_BYTES]
@@ -93,22 +94,29 @@ class Key:
 
 
 def create_key(path: Path) -> Key:
-    """Write a fresh secret to `path` with mode 0600; KeyFileError where there is a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a fresh secret to `path` with mode 0600; KeyFileError where there is a file, or none can be made."""
+    path = at_home(path)
     secret = os.urandom(KEY_BYTES)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(secret)
+            file.flush()
+            os.fsync(file.fileno())
     except FileExistsError:
         raise KeyFileError(f"the key file {path} exists: load it, or choose another path.") from None
-    with os.fdopen(handle, "wb") as file:
-        file.write(secret)
-        file.flush()
-        os.fsync(file.fileno())
+    except OSError as error:
+        raise KeyFileError(
+            f"the key file {path} cannot be made ({error.strerror}): let privacy.key name a place that is yours to"
+            " write."
+        ) from None
     return Key(secret)
 
 
 def load_key(path: Path) -> Key:
     """Read the secret; KeyFileError if the file is missing, unreadable, open to others, or not 32 bytes long."""
+    path = at_home(path)
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         secret = path.read_bytes()
@@ -124,7 +132,7 @@ def load_key(path: Path) -> Key:
 
 def load_or_create_key(path: Path) -> Key:
     """Load the key at `path`, or create it when there is none."""
-    return load_key(path) if path.exists() else create_key(path)
+    return load_key(path) if os.path.exists(at_home(path)) else create_key(path)
 
 
 BLOCK_BYTES = 16

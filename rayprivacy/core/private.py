@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rayprivacy.core import errors
-from rayprivacy.core.errors import RayPrivacyError
+from rayprivacy.core.errors import ConfigError, RayPrivacyError, is_full
 
 T = TypeVar("T")
 RELEASE_SEAL = object()
@@ -152,5 +152,7 @@ class Seal:
         return kind(own[2]) if own else self._bare(step, error)
 
     def _bare(self, step: str, error: BaseException) -> RayPrivacyError:
+        if is_full(error):
+            return ConfigError(f"{step} found no room on a disk: make room, and run the same command with --resume.")
         name = type(error).__name__
         return self.kind(f"{step} stopped with {name} (its text is withheld, it may be private): {self.remedy}.")

@@ -37,7 +37,7 @@ from pydantic import AfterValidator, Field, NonNegativeInt, StringConstraints
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError, StorageError
-from rayprivacy.core.files import OWNER_ONLY, private_directory, read_json, user_cache, write_json
+from rayprivacy.core.files import OWNER_ONLY, at_home, private_directory, read_json, user_cache, write_json
 from rayprivacy.core.private import digest_file, digest_json
 from rayprivacy.core.uris import identity, open_uri, reason, shown
 
@@ -163,14 +163,17 @@ class Store:
 
 def default_folder(uri: str) -> Path:
     """The folder in which a URI is worked on by default: in the user's cache, named by a digest."""
-    return user_cache() / "runs" / identity(uri)[:16]
+    cache = user_cache()
+    if cache is None:
+        raise ConfigError("this user has no home, and so no folder in which to work on a run at a URI: give --work.")
+    return cache / "runs" / identity(uri)[:16]
 
 
 class Mirror:
     """A run directory at a URI and the local folder in which it is worked on; ConfigError if it cannot be opened."""
 
     def __init__(self, uri: str, folder: Path | None = None, *, private: bool = False) -> None:
-        self.root = (folder or default_folder(uri)).absolute()
+        self.root = (at_home(folder) if folder else default_folder(uri)).absolute()
         self._store, self._local = Store(uri), Store(str(self.root))
         self.uri, self._identity, self._private = self._store.uri, identity(uri), private
         self._raw, self._manifest = b"", Manifest()

@@ -57,6 +57,7 @@ import pyarrow as pa
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.core.written import read_text
 from rayprivacy.corpus.layout import HOLDOUT, Layout
 from rayprivacy.corpus.users import Dropped, clean, whole
 
@@ -153,13 +154,7 @@ class PhraseFile:
 
 def load_phrases(path: str) -> Phrases:
     """Read one phrase a line in UTF-8."""
-    try:
-        text = Path(path).read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        kind = type(error).__name__
-    else:
-        return Phrases.of(text.split("\n"))
-    raise ConfigError(f"corpus.phrases is '{path}', which cannot be read ({kind}): give a file of UTF-8 text.")
+    return Phrases.of(read_text(path, "corpus.phrases", "give a file of UTF-8 text").split("\n"))
 
 
 def words_of(text: str) -> Words:

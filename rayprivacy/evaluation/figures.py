@@ -158,7 +158,6 @@ def markdown(found: Mapping[str, Any]) -> str:
 
 def write_evaluation(folder: Path, found: Mapping[str, Any]) -> None:
     """Write `evaluation.json` and `evaluation.md`, for their owner only: the figures are internal."""
-    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / JSON_FILE, found)
     write_atomic(folder / PAGE_FILE, markdown(found).encode())
 

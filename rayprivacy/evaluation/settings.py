@@ -18,7 +18,7 @@ class EvaluationConfig(Config):
     """How two corpora are compared.
 
     Attributes:
-        text: the column that holds the text, in every file.
+        text: the column that holds the text; in synthetic text that has none of this name it is `text`, as runs write.
         user: the column that names the author; if absent, the column `user` where there is one, else no author is known
             and each text counts as a user of its own.
         label: a column of labels, for the classifier; if absent, none is trained.

@@ -27,7 +27,7 @@ MAX_CHARS = 2000
 LEAST_TEXTS = 20
 _OPTIONS = {"corpus.text": "--text", "corpus.user": "--user", "corpus.labels": "--label"}
 _MARKS = {"authored": "user", "labelled": "label", "parsed": "tree"}  # columns that say whether there is such a one
-_PARSE = "parse"  # the column of trees that two-stage generation writes
+_TEXT, _PARSE = "text", "parse"  # the columns of text, and of trees of two-stage generation, that a run writes
 Indexes = npt.NDArray[np.int64]
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -177,7 +177,8 @@ def _pieces(source: str, files: SourceFiles, wanted: dict[str, str]) -> Iterator
 
 def _columns(names: list[str], kind: str, option: str, config: EvaluationConfig) -> dict[str, str]:
     """Which column of the file holds what; synthetic text has no users to name."""
-    wanted = {"text": config.text}
+    of_run = option == "--synthetic" and config.text not in names and _TEXT in names
+    wanted = {"text": _TEXT if of_run else config.text}
     if config.label is not None:
         wanted["label"] = config.label
     if config.tree is not None and option != "--holdout":  # nothing is compared with its trees

@@ -19,7 +19,8 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, inspect, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from rayprivacy.core.errors import LedgerError
+from rayprivacy.core.errors import LedgerError, LedgerPlaceError
+from rayprivacy.core.files import at_home
 from rayprivacy.ledger.book import VERSION, metadata, versions
 
 WAIT_SECONDS = 60
@@ -35,6 +36,7 @@ _BEGIN = {
     "create": f"BEGIN; SELECT pg_advisory_xact_lock({_CREATION_LOCK})",
 }
 BUSY_SECONDS = 60.0
+_PLACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
 _open: "weakref.WeakSet[Database]" = weakref.WeakSet()
 _abandoned: list[Any] = []  # pools of a parent process: closing them here could disturb its locks
 
@@ -83,8 +85,9 @@ class Database:
             with self._modes[mode].connect() as connection, self._backend.turn(mode), self._begun(connection):
                 yield connection
         except self._errors as error:
-            reason = next(iter(str(getattr(error, "orig", error)).splitlines()), type(error).__name__)
-            raise LedgerError(f"the ledger {self.name} refuses: {reason}; is it a ledger, and free?") from error
+            found = getattr(error, "orig", error)
+            reason = next(iter(str(found).splitlines()), type(error).__name__)
+            raise _refusing(found)(f"the ledger {self.name} refuses: {reason}; is it a ledger, and free?") from error
 
     @contextmanager
     def _begun(self, connection: Connection) -> Iterator[None]:
@@ -143,11 +146,13 @@ def ledger_file(url: str) -> Path | None:
 
 
 def parse_url(url: str) -> URL:
-    """The URL in its parts; one that is none is refused and not shown."""
+    """The URL in its parts, with `~` in the path of a file written out; one that is none is refused and not shown."""
     try:
-        return make_url(url)
+        parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise LedgerError("privacy.ledger is no URL: give one such as sqlite:///ledger.db.") from None
+        raise LedgerPlaceError("privacy.ledger is no URL: give one such as sqlite:///ledger.db.") from None
+    home = parsed.get_backend_name() == "sqlite" and (parsed.database or "").startswith("~")
+    return parsed.set(database=str(at_home(str(parsed.database)))) if home else parsed
 
 
 class _Postgres:
@@ -195,7 +200,7 @@ class _Sqlite:
     def __init__(self, url: URL) -> None:
         if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:") or url.query:
             shown = url.render_as_string(hide_password=True)
-            raise LedgerError(
+            raise LedgerPlaceError(
                 f"privacy.ledger is {shown}: give a SQLite file, e.g. sqlite:///ledger.db, or postgresql://host/database."
             )
         self._url = url
@@ -249,7 +254,12 @@ def _prepare_file(path: Path) -> None:
         reason = os.strerror(error.errno or 0)
     else:
         return
-    raise LedgerError(f"the ledger file {path} cannot be made or owned ({reason}): give a folder of your own.")
+    raise LedgerPlaceError(f"the ledger file {path} cannot be made or owned ({reason}): give a folder of your own.")
+
+
+def _refusing(error: object) -> type[LedgerError]:
+    """The kind of error for what a database says: of its place, such as a full disk, or of itself."""
+    return LedgerPlaceError if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PLACE else LedgerError
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -271,7 +281,7 @@ def _use_wal(path: Path) -> None:
         except (sqlite3.DatabaseError, UnicodeError) as error:  # a damaged file may be quoted in no encoding
             busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
             if not busy or time.monotonic() > until:
-                raise LedgerError(f"the ledger {path} refuses: {error}; is it a ledger, and free?") from error
+                raise _refusing(error)(f"the ledger {path} refuses: {error}; is it a ledger, and free?") from error
         time.sleep(0.01)
 
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Union
 from pydantic import Field, TypeAdapter
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.runs.files import Overrides, read_mapping
+from rayprivacy.runs.files import Overrides, lines_named, read_mapping
 from rayprivacy.runs.method import Method
 from rayprivacy.runs.recipe import Recipe
 
@@ -82,7 +82,9 @@ def load_recipe(path: Path, overrides: Overrides = ()) -> Recipe:
     Raises:
         ConfigError: the file, a key or a value is wrong; the message names it and the remedy.
     """
-    return parse_recipe(read_mapping(path, "recipe", overrides))
+    data = read_mapping(path, "recipe", overrides)
+    with lines_named(path, "recipe", overrides):
+        return parse_recipe(data)
 
 
 def recipe_schema() -> dict[str, Any]:

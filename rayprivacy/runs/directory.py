@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 from rich.console import Console
 
 from rayprivacy.core.errors import ConfigError, KeyFileError, RayPrivacyError
-from rayprivacy.core.files import Json, append_line, private_directory, read_json, write_atomic, write_json
+from rayprivacy.core.files import Json, append_line, made_folder, private_directory, read_json, write_atomic, write_json
 from rayprivacy.core.storage import Mirror
 from rayprivacy.runs import decide, files
 from rayprivacy.runs.meter import Meter
@@ -181,6 +181,7 @@ def attempt(root: Path, key: Path, is_charged: Callable[[], bool]) -> Iterator[N
     worked when it was charged, or when one of its own stages has ended.
     """
     missing = [folder for folder in (root, *root.parents) if not folder.exists()]
+    made_folder(root, "the run directory (--out)")
     with _alone(private_directory(root)):
         there = {*root.iterdir(), *([key] if key.exists() else ())}
         try:

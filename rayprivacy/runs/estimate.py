@@ -12,11 +12,11 @@ that was resumed found part of its work done, one that took over what another ru
 trials of a search must leave no trace (their number may be secret).
 """
 
+import json
 import math
 import platform
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from rayprivacy.core.console import cores
-from rayprivacy.core.files import read_json, user_cache, write_json
+from rayprivacy.core.files import keep, kept_file, read_json
 from rayprivacy.core.private import digest_json
 from rayprivacy.runs.directory import FOUND, R, Run, log_entries
 from rayprivacy.runs.plan import Kernel, Plan, Stage, all_stages
@@ -136,24 +136,22 @@ def keep_seconds(run: Run[R], plan: Plan) -> None:
     for stage in all_stages(plan, recipe):
         flops = sum(each.flops_per_core(this_machine().cpus, 1, plan.users) for each in stage.efforts)
         if flops > 0 and stage.name not in found and seconds.get(stage.name, 0) > 0:
-            path = _path(recipe, stage)
-            with suppress(OSError):  # a home that cannot be written to is no reason to stop
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_json(path, {"seconds": seconds[stage.name], "flops": flops})
+            keep(_path(recipe, stage), json.dumps({"seconds": seconds[stage.name], "flops": flops}).encode())
 
 
 def _kept_seconds(recipe: Recipe, stage: Stage, flops: float) -> float | None:
     """What `keep_seconds` kept, in proportion to the operations of each core; None where there is nothing to go by."""
     try:
-        kept = read_json(_path(recipe, stage))
+        path = _path(recipe, stage)
+        kept = read_json(path) if path else {}
         seconds, times = float(kept["seconds"]), flops / float(kept["flops"])
     except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
         return None  # never run here, or damaged
     return seconds * times if 1 / FARTHEST <= times <= FARTHEST and 0 < seconds < math.inf else None
 
 
-def _path(recipe: Recipe, stage: Stage) -> Path:
+def _path(recipe: Recipe, stage: Stage) -> Path | None:
     source = recipe.corpus.source if any(effort.users for effort in stage.efforts) else ""
     given = [recipe.model.model_dump(mode="json", exclude={"dtype"}), recipe.resources.model_dump(mode="json"), source]
     machine = [this_machine().processor, this_machine().cpus]
-    return user_cache() / "pace" / f"{digest_json([*machine, recipe.method, stage.name, *given])[:32]}.json"
+    return kept_file("pace", f"{digest_json([*machine, recipe.method, stage.name, *given])[:32]}.json")

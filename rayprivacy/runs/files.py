@@ -1,14 +1,14 @@
 """Recipes as YAML files: read one, change single keys of it with `key.path=value`, write one."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import Json
+from rayprivacy.core.written import dump_yaml, line_of, load_yaml, read_text
 from rayprivacy.runs.recipe import Recipe
 
 Overrides = Sequence[str] | Mapping[str, Any]
@@ -18,16 +18,28 @@ _FIRST_KEY = {"recipe": "method", "space": "recipe"}
 
 def read_mapping(path: Path, kind: str, overrides: Overrides = ()) -> Json:
     """Read a YAML file of keys, a `recipe` or a `space`, and apply overrides."""
-    try:
-        there = path.is_file()
-    except OSError:  # a name that is too long, or a folder that may not be read
-        there = False
-    if not there:
-        raise ConfigError(f"the {kind} {path} does not exist: give the path of a YAML file, e.g. {_EXAMPLES[kind]}.")
-    data = _yaml(path.read_text(), f"the {kind} {path}")
+    data = load_yaml(_text(path, kind), f"the {kind} {path}", written=True)
     if not isinstance(data, dict):
         raise ConfigError(f"the {kind} {path} is not a mapping of keys: start it with `{_FIRST_KEY[kind]}:`.")
     return overridden(data, overrides)
+
+
+@contextmanager
+def lines_named(path: Path, kind: str, overrides: Overrides = ()) -> Iterator[None]:
+    """Add to a refusal of a key the line where a file gives it; not where an override does."""
+    try:
+        yield
+    except ConfigError as error:
+        given = [item if isinstance(overrides, Mapping) else item.partition("=")[0] for item in overrides]
+        name = ".".join(map(str, error.at))
+        if error.at and not any(f"{name}.".startswith(f"{key}.") for key in given):
+            line = line_of(_text(path, kind), error.at)
+            error.args = (f"{str(error).rstrip('.')} (line {line} of {path}).",)
+        raise
+
+
+def _text(path: Path, kind: str) -> str:
+    return read_text(path, f"the {kind}", f"give a YAML file in UTF-8, e.g. {_EXAMPLES[kind]}")
 
 
 def overridden(data: Mapping[str, Any], overrides: Overrides) -> Json:
@@ -48,7 +60,7 @@ def _key_and_value(override: str) -> tuple[str, Any]:
     key, sign, value = override.partition("=")
     if not sign or not key:
         raise ConfigError(f"the option -o {override!r} is not of the form key=value, e.g. -o privacy.epsilon=8.")
-    return key, _yaml(value, f"the option -o {override!r}")
+    return key, load_yaml(value, f"the option -o {override!r}", written=True)
 
 
 def _assign(data: Json, key: str, value: Any) -> None:
@@ -62,29 +74,6 @@ def _assign(data: Json, key: str, value: Any) -> None:
     data[last] = value
 
 
-def _yaml(text: str, name: str) -> Any:
-    try:
-        return _numbers(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{name} is not valid YAML{where}: check quotes, colons and indentation.") from None
-
-
-def _numbers(value: Any) -> Any:
-    """YAML 1.1 reads `1e-6` as text (it wants `1.0e-6`); everybody means the number."""
-    if isinstance(value, dict):
-        return {name: _numbers(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_numbers(item) for item in value]
-    if isinstance(value, str) and "e" in value.lower():
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
 def dump_recipe(recipe: Recipe) -> str:
     """The resolved recipe as YAML."""
-    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+    return dump_yaml(recipe.model_dump(mode="json"))

@@ -87,7 +87,8 @@ class Meter:
         if not done or count.done >= count.total:  # what comes after the last piece is not known
             return counted
         left = (count.changed - count.began) / done * (count.total - count.done) - (now - count.changed)
-        return counted | {"left_s": round(max(left, 0.0))}
+        # Once the time is used up, the pieces that go on take longer than those before: how long is not known.
+        return counted | ({"left_s": round(left)} if left >= 1 else {})
 
     @property
     def line(self) -> str:

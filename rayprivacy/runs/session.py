@@ -69,6 +69,8 @@ def _own_folder() -> Iterator[str]:
 def _start_own(folder: str) -> None:
     """Start a Ray as where it is installed without its dashboard, whose agent would listen for requests."""
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # no node of one machine is taken away
+    # By default workers give way to whatever else runs on the machine, and a run beside other work takes a day.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     os.environ.setdefault("AUTOSCALER_METRIC_PORT", "-1")  # there is no such port, and the monitor goes on without
     known = sys.modules.get(_DASHBOARD)
     sys.modules[_DASHBOARD] = None  # type: ignore[assignment]  # Ray cannot import it
@@ -78,7 +80,7 @@ def _start_own(folder: str) -> None:
         del sys.modules[_DASHBOARD]
         if known:
             sys.modules[_DASHBOARD] = known
-    with suppress(OSError):  # Ray writes the token of this user for all to read
+    with suppress(OSError, RuntimeError):  # Ray writes the token of this user, if there is a home, for all to read
         Path("~/.ray/auth_token").expanduser().chmod(0o600)
 
 

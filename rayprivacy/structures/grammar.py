@@ -15,10 +15,10 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.written import read_text
 from rayprivacy.structures.trees import constants_of
 
 RULES = r"""
@@ -59,7 +59,7 @@ def lispress(functions: Sequence[str]) -> str:
 
 def read_functions(path: str, key: str) -> list[str]:
     """The functions that a public UTF-8 file of a recipe's key lists, one a line, in its order."""
-    lines = _read(path, key, "of public function names").splitlines()
+    lines = read_text(path, key, "give a UTF-8 file of public function names").splitlines()
     names = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
     wrong = [number for number, name in enumerate(names, 1) if not _NAME.fullmatch(name)]
     if wrong or not names:
@@ -72,22 +72,21 @@ def read_functions(path: str, key: str) -> list[str]:
 
 def read_rules(path: str, kind: Literal["ebnf", "json"], key: str) -> Grammar:
     """The rules, of a kind, that a public UTF-8 file of a recipe's key holds."""
-    text = _read(path, key, "of public rules")
+    text = read_text(path, key, "give a UTF-8 file of public rules")
     if kind == "ebnf":
         return Grammar(text)
     try:
-        schema = json.loads(text)
-    except ValueError:
+        schema = json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError):
         schema = None
     if not isinstance(schema, dict):
-        raise ConfigError(f"{key} is {path!r}, which holds no JSON object: give a JSON Schema.")
+        raise ConfigError(f"{key} is {path!r}, which holds no JSON object: give a JSON Schema, no key twice.")
     return Grammar(text, "json")
 
 
-def _read(path: str, key: str, what: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{key} is {path!r}: it cannot be read ({type(error).__name__}); give a UTF-8 file {what}"
-        ) from None
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; a ValueError where a key stands twice, of which each reader takes the one that it likes."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError
+    return found

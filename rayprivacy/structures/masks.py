@@ -19,6 +19,7 @@ from transformers import LogitsProcessor
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.backbone import Documents
 from rayprivacy.structures.grammar import Grammar
+from rayprivacy.structures.schemas import unenforced
 from rayprivacy.structures.trees import names
 
 _SEPARATORS = (", ", ": ")
@@ -46,10 +47,11 @@ def matcher_of(grammar: Grammar, documents: Documents, vocabulary: int) -> Match
 
 def check_grammar(grammar: Grammar, key: str) -> None:
     """Refuse rules of a key of the recipe that cannot be read, or that no installed package reads."""
+    schema = json.loads(grammar.text) if grammar.kind == "json" else None
     if _installed("xgrammar"):
-        fault = _xgrammar_fault(grammar)
+        fault = unenforced(schema, choices_alone=True) or _xgrammar_fault(grammar)
     elif _installed("llguidance"):
-        fault = _llguidance_fault(grammar)
+        fault = unenforced(schema, choices_alone=False) or _llguidance_fault(grammar)
     else:
         raise ConfigError(
             "parses.grammar is set, and xgrammar is not installed: run pip install 'rayprivacy[grammar]', or"

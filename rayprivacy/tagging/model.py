@@ -11,6 +11,7 @@ A saved tagger is one of these, with the lists of what it can say, and how it is
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -124,7 +125,7 @@ def load_tagger(config: TaggerConfig) -> Backbone:
     """Load the base of a recipe as an untrained tagger, or a saved tagger as it is."""
     if config.base == BILSTM:
         return _new_bilstm(config)
-    if _saved(Path(config.base).expanduser()).get("model_type") == bilstm.MODEL_TYPE:
+    if _saved(Path(os.path.expanduser(config.base))).get("model_type") == bilstm.MODEL_TYPE:
         return _saved_bilstm(config)
     dtype = fast_format() if config.dtype == AUTO else config.dtype
     try:

@@ -31,7 +31,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rayprivacy.blocks.steps import RayTrain
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import Json
+from rayprivacy.core.files import Json, at_home
 from rayprivacy.core.private import digest_json
 from rayprivacy.core.uris import is_uri
 from rayprivacy.dpsgd.losses import RowLoss
@@ -220,7 +220,7 @@ def _storage(run_config: RunConfig) -> Path:
             "run_config.storage_path is not a path of a file system that driver and workers mount: give one. The shards"
             " of the private dataset lie there too."
         )
-    return Path(place).expanduser().absolute()
+    return at_home(place).absolute()
 
 
 def _keys(block: Config | Keys | None) -> Json:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import yaml
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
@@ -25,6 +24,7 @@ from rayprivacy.core.errors import BudgetRefusedError, ConfigError, RayPrivacyEr
 from rayprivacy.core.files import Json, private_directory, read_json, write_atomic, write_json
 from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.core.units import Budget
+from rayprivacy.core.written import dump_yaml
 from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import method_of
@@ -113,7 +113,7 @@ def _open_folder(trials: Trials, resume: bool) -> None:
                 f"{root} holds a search of another space: resume it with its own, or choose another --out."
             )
     private_directory(root)
-    write_atomic(root / DECIDED, yaml.safe_dump(decide.decisions(trials.base, root / DECIDED)).encode())
+    write_atomic(root / DECIDED, dump_yaml(decide.decisions(trials.base, root / DECIDED)).encode())
     write_json(stored, shape)
 
 

@@ -39,12 +39,13 @@ from rayprivacy.accounting.selection import TrialDistribution
 from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import Json
+from rayprivacy.core.written import read_text
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.evaluation.language import distinct_n, documents_nll, perplexity
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.votes import SIGMA_RANGE
-from rayprivacy.runs.files import Overrides, read_mapping
+from rayprivacy.runs.files import Overrides, lines_named, read_mapping
 from rayprivacy.runs.recipe import Recipe
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -175,13 +176,8 @@ class MetricConfig(Config):
 
 def read_sentences(config: MetricConfig) -> list[str]:
     """The public sentences of `public_perplexity`; ConfigError where there are none."""
-    try:
-        lines = Path(config.text or "").read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"metric.text is {config.text!r}: it cannot be read ({type(error).__name__}); give a UTF-8 file of public"
-            " sentences, one a line."
-        ) from None
+    remedy = "give a UTF-8 file of public sentences, one a line"
+    lines = read_text(str(config.text), "metric.text", remedy).splitlines()
     sentences = [line.strip() for line in lines if line.strip()][: config.max_texts]
     if not sentences:
         raise ConfigError(f"metric.text is {config.text!r}: it holds no sentence; write public ones, one a line.")
@@ -326,7 +322,8 @@ def load_space(path: Path, overrides: Overrides = ()) -> Space:
     for block, key in ((data, "recipe"), (data.get("metric"), "text")):
         if isinstance(block, dict) and isinstance(block.get(key), str):
             block[key] = str((path.parent / block[key]).absolute())
-    return Space.parse(data)
+    with lines_named(path, "space", overrides):
+        return Space.parse(data)
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from rayprivacy.core.config import PRIVATE_SIDE, written_paths
@@ -21,6 +20,7 @@ from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.files import Json
 from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import Protection
+from rayprivacy.core.written import dump_yaml
 from rayprivacy.methods.registry import method_of, parse_recipe, recipe_type
 from rayprivacy.runs.calibration import of_run
 from rayprivacy.runs.decide import decisions
@@ -134,7 +134,7 @@ class Trials:
     def best(self, values: Values) -> str:
         """The recipe to run in the end, as YAML; it reads the private corpus again where the search was public."""
         data = assigned(_recipe(self.space) if self.space.charging == "public" else self.base, values)
-        return yaml.safe_dump(data, sort_keys=False)
+        return dump_yaml(data)
 
     def _candidate(self, values: Values) -> tuple[Recipe, Plan]:
         """The recipe of a trial and its plan, made once for equal values."""

@@ -59,6 +59,14 @@ def test_time_left_follows_the_pace_of_the_pieces(said):
     assert said.logged[1] == {"what": "stacks_trained", "done": 4, "total": 20, "left_s": 150}
 
 
+def test_a_time_that_is_used_up_is_not_said(said):
+    with said.meter.stage("teachers"):
+        said.meter.count("models_trained", 0, 3)
+        said.now = 10
+        said.meter.count("models_trained", 2, 3)
+        assert said.look(20) == ["teachers: 2 of 3 models trained"], "the third takes longer, and how long is not known"
+
+
 def test_a_resumed_stage_counts_from_where_it_began(said):
     with said.meter.stage("an earlier one"):
         said.meter.count("steps_done", 5, 10)

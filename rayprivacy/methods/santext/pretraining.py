@@ -21,6 +21,7 @@ import torch
 from rayprivacy.core.console import Told
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.written import read_text
 from rayprivacy.methods.santext.mechanisms import Planned
 from rayprivacy.methods.santext.recipe import READER_BATCH, READER_WORDS, PretrainingConfig
 from rayprivacy.models import pretraining, settings, trainable
@@ -57,15 +58,14 @@ def pretrained(
 
 def public_texts(path: Path) -> list[str]:
     """The column `text` of a Parquet file, or the lines of any other."""
+    remedy = "give a Parquet file with the column 'text', or lines of text in UTF-8"
+    if path.suffix != ".parquet":
+        return [line.strip() for line in read_text(path, "pretraining.text", remedy).split("\n") if line.strip()]
     try:
-        if path.suffix == ".parquet":
-            return [str(text) for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if text]
-        return [line.strip() for line in path.read_text("utf-8").split("\n") if line.strip()]
-    except (OSError, UnicodeDecodeError, KeyError, pa.ArrowInvalid) as error:
-        raise ConfigError(
-            f"pretraining.text is {str(path)!r}, which cannot be read ({type(error).__name__}): give a Parquet file"
-            " with the column 'text', or lines of text."
-        ) from None
+        return [str(text) for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if text]
+    except (OSError, KeyError, pa.ArrowInvalid) as error:
+        kind = type(error).__name__
+        raise ConfigError(f"pretraining.text is {str(path)!r}, which cannot be read ({kind}): {remedy}.") from None
 
 
 def examples(backbone: Backbone, found: Planned, texts: Sequence[str]) -> list[Example]:

@@ -80,7 +80,7 @@ def test_a_grammar_is_made_of_rules_and_listed_names_alone():
     first, second = lispress(["Yield", "?="]), lispress(["Yield", "?=", "Yield", "Create"])
     assert first.splitlines()[:-1] == second.splitlines()[:-1]
     assert second.splitlines()[-1] == 'name ::= "Yield" | "?=" | "Create" | "let" | "do"'
-    with pytest.raises(ConfigError, match=r"parses\.functions is '/nowhere': it cannot be read"):
+    with pytest.raises(ConfigError, match=r"parses\.functions is '/nowhere', which cannot be read"):
         read_functions("/nowhere", "parses.functions")
 
 

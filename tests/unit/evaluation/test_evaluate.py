@@ -221,6 +221,16 @@ def test_it_prints_tables_and_writes_both_files(files, tmp_path, tiny_base, monk
     assert "asks number" not in done.output + page + json.dumps(measured)
 
 
+def test_a_run_s_own_file_is_read_by_its_own_name_of_the_text_and_no_other_file_is(tmp_path):
+    rows = [f"hello {row}" for row in range(30)]
+    own, other = write(tmp_path / "own.parquet", {"text": rows}), write(tmp_path / "real.parquet", {"said": rows})
+    config = EvaluationConfig(text="said")
+    assert read_texts(own, "--synthetic", config).texts == read_texts(other, "--real", config).texts == rows
+    for option in ("--real", "--holdout"):
+        with pytest.raises(CorpusError, match=f"--text is 'said', which is not a column of {option}"):
+            read_texts(own, option, config)
+
+
 def test_trees_are_named_in_real_text_and_may_be_called_parse_in_synthetic_text(files):
     config = EvaluationConfig(tree="lispress")
     texts = read_texts(files["synthetic"], "--synthetic", config)

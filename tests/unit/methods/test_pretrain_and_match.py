@@ -53,7 +53,7 @@ def test_what_an_optional_block_says_is_part_of_the_release(name):
         ("generator", {"source": "nine.csv", "text": "body"}, r"pretrain\.text is 'body', which is not a column"),
         ("seqpate", {"source": "nine.csv"}, r"pretrain\.source has 9 texts that are not empty: give at least 10"),
         ("generator", {"source": "nine.csv"}, r"pretrain\.source has 9 texts that are not empty: give at least 10"),
-        ("generator", {"prompts": "none.txt"}, r"the prompts file .*none\.txt cannot be read"),
+        ("generator", {"prompts": "none.txt"}, r"the prompts file is .*none\.txt., which cannot be read"),
     ],
 )
 def test_public_text_that_cannot_be_used_is_refused_first(name, block, says, tmp_path, monkeypatch):
