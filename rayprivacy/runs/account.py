@@ -1,6 +1,8 @@
 """The account that pays for a run: opened, or refused, before any work."""
 
 from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
@@ -8,6 +10,7 @@ from rayprivacy.accounting.events import leaves
 from rayprivacy.core.units import Budget, Protection
 from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.store import Ledger, LedgerApi
+from rayprivacy.runs.directory import Run, stored_recipe
 from rayprivacy.runs.meaning import meaning_of
 from rayprivacy.runs.plan import Plan
 from rayprivacy.runs.recipe import Recipe
@@ -24,6 +27,16 @@ def open_account(recipe: Recipe, plan: Plan, expected_head: str | None = None) -
         more = More(corpus=terms["corpus"], of=terms["of"], plan=[second.event], kind=second.protection.kind)
         settle_account(ledger, second.account, *own, second.budget, second.protection, more)
     return ledger
+
+
+def was_charged(run: Run[Any]) -> bool:
+    """Whether a run has begun, and its release was charged."""
+    if stored_recipe(run.root) is None:
+        return False
+    name = run.recipe.privacy.account
+    with closing(run.recipe.privacy.open_ledger(run.ledger_head())) as ledger:
+        there = any(account.name == name for account in ledger.accounts())
+        return there and bool(ledger.charges_of(name, run.recipe.release_id))
 
 
 def terms_of(recipe: Recipe, plan: Plan) -> More:

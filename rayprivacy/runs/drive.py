@@ -1,7 +1,7 @@
 """The driver: runs one recipe of any method, from the account to the certificate and the measurements.
 
-It alone checks a recipe, decides what that leaves to the machines, plans, and opens the account, once each and in this
-order: a run that is refused leaves neither a directory nor a charge.
+It alone checks a recipe, decides what that leaves to the machines, plans, tries the base model, and opens the account,
+once each and in this order: a run that is refused leaves neither a directory nor a charge.
 """
 
 import json
@@ -95,6 +95,8 @@ def drive(
     run = Run.find(root, found, resume=resume, console=console, measured=measured, mirror=mirror)
     plan = method.planned(run.recipe)
     checks.check_recipe(method, run.recipe, plan, measured=measured)
+    with run.console.status("trying the base model"):
+        base = None if account.was_charged(run) else method.try_base(run.recipe)
     with closing(account.open_account(run.recipe, plan, run.ledger_head())) as ledger:
         if ledger.news and announce:
             run.console.print(ledger.news, highlight=False, markup=False, soft_wrap=True)
@@ -102,7 +104,7 @@ def drive(
         run.begin()
         with _session(run, plan) as progress:
             source.settle_source(run, dataset)
-            context = RunContext(run, plan, ledger, key, progress, until)
+            context = RunContext(run, plan, ledger, key, progress, until, base)
             output = method.execute(context)
         context.keep_ledger_head()
         if output is None or context.stops_early:
