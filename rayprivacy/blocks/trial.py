@@ -58,7 +58,7 @@ def load_base(recipe: Any, readings: Sequence[Reading]) -> Backbone:
     written = [1 + block.max_tokens for block in blocks if block is not None]
     read = [_MARKS + reading.max_tokens + (reading.max_context or 0) for reading in readings]
     longest = max([*written, *read])
-    loading.check_positions(base, backbone.model, longest)
+    loading.check_positions(backbone.model, longest)
     ids = loading.public_ids(backbone.model, min(longest, TRIED_TOKENS))
     with loading.telling(base, f"it cannot read {ids.shape[1]} tokens"), torch.no_grad():
         backbone.model.base_model(input_ids=ids)
@@ -111,7 +111,7 @@ def _step(base: str, model: Any, losses: Losses | None) -> None:
         sums = {} if losses is None else gradients(lambda: _finite(base, losses(model, _batch(model))), 1)
     except ConfigError as error:
         said = str(error)
-        raise error if "model.base" in said else ConfigError(f"model.base is {base!r}: {said}") from None
+        raise error if "model.base is" in said else ConfigError(f"model.base is {base!r}: {said}") from None
     for parameter in list(sums):
         gradient = sums.pop(parameter)()
         size = parameter.detach().norm() / max(1, parameter.numel()) ** 0.5
@@ -130,6 +130,7 @@ def _finite(base: str, values: Tensor) -> Tensor:
     return values
 
 
+@torch.enable_grad()  # type: ignore[untyped-decorator]
 def _reads_apart(backbone: Backbone) -> bool:
     """Whether no state of a document depends on the document before it in its row, be it ever so little."""
     model = backbone.model
@@ -142,12 +143,12 @@ def _reads_apart(backbone: Backbone) -> bool:
     return not bool(gradient[:, :_TOKENS].any())
 
 
-@torch.no_grad()
 def _same_logits(config: ModelConfig, folder: Path, backbone: Backbone, model: Any) -> bool:
     save_model(model, backbone.tokenizer, folder, "none", "A trial.")
     again = load_backbone(config.model_copy(update={"base": str(folder)})).model
     ids = loading.public_ids(model)
-    one, other = (each(input_ids=ids).logits.float() for each in (model, again))
+    with torch.no_grad():
+        one, other = (each(input_ids=ids).logits.float() for each in (model, again))
     near = _PRECISE if model.dtype == torch.float32 else _ROUNDED
     return one.shape == other.shape and bool((one - other).abs().max() <= near * one.abs().max())
 

@@ -14,7 +14,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import AutoTokenizer
 
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
-from rayprivacy.models.quiet import no_progress_bars
+from rayprivacy.models.quiet import no_advice, no_progress_bars
 
 _SEED = 0  # public, like the tokens
 _TOKENS = 8  # of the row that is tried
@@ -49,7 +49,7 @@ def load_tokenizer(source: Any) -> Any:
 
 def load_weights(base: str, loader: Any, source: str, *, new: tuple[str, ...] = (), **options: Any) -> Any:
     """The model in eval mode, frozen, with finite weights, none of which was made up but those of the parts `new`."""
-    with no_progress_bars():
+    with no_progress_bars(), no_advice():
         model, found = loader.from_pretrained(source, trust_remote_code=False, output_loading_info=True, **options)
     missing = sorted(name for name in found["missing_keys"] if name.partition(".")[0] not in new)
     if missing:
@@ -126,6 +126,7 @@ def public_ids(model: Any, tokens: int = _TOKENS) -> torch.Tensor:
     return torch.randint(len(model.get_input_embeddings().weight), (1, tokens), generator=dice).to(model.device)
 
 
+@torch.enable_grad()  # type: ignore[untyped-decorator]
 def _sees_later_tokens(model: Any) -> bool:
     """Whether a change of the last token would move the logits before it, were it ever so small.
 
@@ -147,8 +148,7 @@ def differentiable(model: Any, part: Any, **inputs: Any) -> tuple[Any, torch.Ten
 
     handle = model.get_input_embeddings().register_forward_hook(watch)
     try:
-        with torch.enable_grad():
-            return part(**inputs), seen[0]
+        return part(**inputs), seen[0]
     finally:
         handle.remove()
 
@@ -159,11 +159,11 @@ def projected(values: torch.Tensor) -> torch.Tensor:
     return (values.float() * torch.randn(values.shape, generator=dice).to(values.device)).sum()
 
 
-def check_positions(base: str, model: Any, tokens: int) -> None:
+def check_positions(model: Any, tokens: int) -> None:
     """Refuse texts of more tokens than the model has positions for, as far as its configuration says."""
-    most = getattr(model.config, "max_position_embeddings", None)
+    most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     if most is not None and tokens > most:
         raise ConfigError(
-            f"model.base is {base!r}: it takes {most} tokens, and texts of up to {tokens} are read or written: lower"
-            " max_tokens, or name another."
+            f"model.base has positions for {most} tokens, and texts of up to {tokens} are read or written: lower"
+            " max_tokens, or name another base."
         )

@@ -107,7 +107,9 @@ def merged(model: Any, backbone: Backbone) -> Any:
     plain = copy.deepcopy(model)
     if hasattr(plain, "merge_and_unload"):
         plain = plain.float().merge_and_unload()
-    plain = plain.to(backbone.model.dtype).eval().requires_grad_(False)
+    plain.eval().requires_grad_(False)
+    for parameter in plain.parameters():  # not what is computed anew on loading, such as frequencies of positions
+        parameter.data = parameter.data.to(backbone.model.dtype)
     plain.config.use_cache = True
     return plain
 

@@ -11,15 +11,13 @@ A saved tagger is one of these, with the lists of what it can say, and how it is
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForTokenClassification
-from transformers.utils import logging
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models import loading
@@ -133,7 +131,7 @@ def load_tagger(config: TaggerConfig) -> Backbone:
         marks = _marks(tokenizer, shape)
         _describe(config, shape, marks)
         loader = WITH_CRF[shape.model_type] if config.crf else AutoModelForTokenClassification
-        with torch.random.fork_rng(devices=[]), _no_advice():
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(START_SEED)
             options = {"config": shape, "dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
             model = loading.load_weights(config.base, loader, source, new=HEADS, **options)
@@ -181,14 +179,3 @@ def check_length(model: Any, max_tokens: int) -> None:
     most = most_tokens(model)
     if max_tokens > most:
         raise ConfigError(f"training.max_tokens is {max_tokens} and model.base takes {most}: give at most {most}.")
-
-
-@contextmanager
-def _no_advice() -> Iterator[None]:
-    """No advice of transformers that heads are new, and layers left out, which is what is asked for."""
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
