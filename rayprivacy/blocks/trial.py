@@ -130,7 +130,7 @@ def _finite(base: str, values: Tensor) -> Tensor:
     return values
 
 
-@torch.enable_grad()  # type: ignore[untyped-decorator]
+@torch.enable_grad()
 def _reads_apart(backbone: Backbone) -> bool:
     """Whether no state of a document depends on the document before it in its row, be it ever so little."""
     model = backbone.model

@@ -126,7 +126,7 @@ def public_ids(model: Any, tokens: int = _TOKENS) -> torch.Tensor:
     return torch.randint(len(model.get_input_embeddings().weight), (1, tokens), generator=dice).to(model.device)
 
 
-@torch.enable_grad()  # type: ignore[untyped-decorator]
+@torch.enable_grad()
 def _sees_later_tokens(model: Any) -> bool:
     """Whether a change of the last token would move the logits before it, were it ever so small.
 

@@ -1,11 +1,10 @@
-"""A base that cannot carry a run is refused in one sentence that names it, before there is an account or a directory."""
+"""A base that cannot carry a run is refused in one sentence, before there is an account or a directory."""
 
 import json
 import shutil
 from contextlib import closing
 
 import pytest
-import torch
 import transformers as hf
 from peft import LoraConfig, get_peft_model
 from recipes import GENERATOR, SEQPATE
@@ -93,11 +92,6 @@ def _more_tokens(out, tiny):
     _config(out, tiny, hf.LlamaForCausalLM, hf.LlamaConfig(**LLAMA), vocabulary=300)
 
 
-def _bad_sampling(out):
-    """transformers reads such a file with a warning, and does not write it."""
-    (out / "generation_config.json").write_text(json.dumps({"do_sample": False, "temperature": 0.3, "top_p": 0.1}))
-
-
 # name of the base: how it is made, keys of the recipe, what is said of it
 REFUSED = {
     "an adapter": (_adapter, FULL, r"is an adapter .* merge it"),
@@ -179,7 +173,6 @@ REFUSED = {
         STUDENT,
         r"type 'bloom'.* several documents in one row",
     ),
-    "sampling that cannot be saved": (_changed(_bad_sampling), {}, r"cannot be saved and loaded again"),
 }
 
 
@@ -228,9 +221,7 @@ def test_what_comes_back_as_another_model_is_refused(tiny_backbone, tiny_base, m
     config = ModelConfig(base=str(tiny_base), dtype="float32")
     model = merged(trainable(tiny_backbone, AdapterConfig(kind="full")), tiny_backbone)
     trial.try_saving(config, tiny_backbone, model)
-    model.lm_head.weight.data[7] += 1  # tied: both are saved
-    trial.try_saving(config, tiny_backbone, model)
-    model.lm_head.weight = torch.nn.Parameter(2 * model.lm_head.weight.detach())  # the configuration still ties it
+    model.lm_head.register_forward_hook(lambda _module, _inputs, output: 2 * output)  # which nobody saves
     with pytest.raises(ConfigError, match="another model when it was saved and loaded again"):
         trial.try_saving(config, tiny_backbone, model)
     # A large one is not written: its weights must be asked for by the same names and shapes.
