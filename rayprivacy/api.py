@@ -88,7 +88,8 @@ class Result:
         if is_tagger(folder):
             return load_tagger(saved_tagger(folder)).model
         with no_progress_bars():
-            return getattr(transformers, method_of(self.recipe).card.loader).from_pretrained(folder)
+            loader = getattr(transformers, method_of(self.recipe).card.loader)
+            return loader.from_pretrained(folder, trust_remote_code=False)
 
     def tokenizer(self) -> Any:
         """The tokenizer of the released model.
@@ -96,9 +97,9 @@ class Result:
         Raises:
             ConfigError: the method releases no model.
         """
-        from transformers import AutoTokenizer
+        from rayprivacy.models.loading import load_tokenizer
 
-        return AutoTokenizer.from_pretrained(self._model_folder)
+        return load_tokenizer(self._model_folder)
 
     @property
     def _model_folder(self) -> Path:

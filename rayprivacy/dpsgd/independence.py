@@ -35,6 +35,7 @@ from rayprivacy.dpsgd import clipping as clip
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
 from rayprivacy.dpsgd.clipping import Clipping, MicroBatch
 from rayprivacy.dpsgd.losses import FreshLoss, seeded
+from rayprivacy.models.loading import check_positions
 from rayprivacy.models.trainable import any_kernel, has_no_repeatable_kernel
 
 Losses = Callable[[Any, Batch], Tensor]
@@ -65,6 +66,7 @@ def check_independence(
     are such. Refused is a gradient that differs, would differ from time to time, or is not that of the loss; and a
     module that cannot be clipped, or routes rows to experts.
     """
+    check_positions(model, tokens)
     _check_experts(model, batch_tokens)
     trial = _UnitTrial(model, losses, gradients or clip.BookKeeping(model, clipping))
     draw = _PublicRows(model)

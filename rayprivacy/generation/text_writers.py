@@ -207,7 +207,7 @@ def writer_of(task: WritingTask) -> StructuredWriter | UnstructuredWriter:
         freely = _by_transformers(task)
     if task.structure is None:
         return UnstructuredWriter(freely, task.names)
-    vocabulary = int(AutoConfig.from_pretrained(task.model_dir).vocab_size)
+    vocabulary = int(AutoConfig.from_pretrained(task.model_dir, trust_remote_code=False).vocab_size)
     return StructuredWriter(
         task.structure, load_documents(task.model_dir), vocabulary, freely, partial(_by_transformers, task)
     )
@@ -236,6 +236,6 @@ def _loaded(model_dir: Path) -> Backbone:
 
 def load_saved(model_dir: Path) -> Backbone:
     """A model as `save_model` left it, in the number format that it was saved in."""
-    stored = AutoConfig.from_pretrained(model_dir).dtype
+    stored = AutoConfig.from_pretrained(model_dir, trust_remote_code=False).dtype
     dtype: Literal["bfloat16", "float32"] = "bfloat16" if stored == torch.bfloat16 else "float32"
     return load_backbone(ModelConfig(base=str(model_dir), dtype=dtype))

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import keep, kept_file
 from rayprivacy.core.private import digest_json
+from rayprivacy.models import loading
 from rayprivacy.models.heads import head_scale
-from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.settings import AUTO, DOCUMENT_SEPARATOR, ModelConfig
 from rayprivacy.models.sources import resolve_base
 
@@ -178,7 +178,7 @@ def read_head_contiguously(model: Any) -> None:
 
 def load_documents(folder: Path) -> Documents:
     """The tokenizer of a saved model that `load_backbone` has loaded before."""
-    return Documents.of(AutoTokenizer.from_pretrained(folder))
+    return Documents.of(loading.load_tokenizer(folder))
 
 
 def load_backbone(config: ModelConfig, device: torch.device | str = "cpu") -> Backbone:
@@ -188,18 +188,14 @@ def load_backbone(config: ModelConfig, device: torch.device | str = "cpu") -> Ba
 
 
 def load(config: ModelConfig, device: torch.device | str) -> Backbone:
-    """Load a causal language model; see `load_backbone`."""
-    dtype = fast_format() if config.dtype == AUTO else config.dtype
-    try:
-        source = resolve_base(config.base)
-        with no_progress_bars():
-            tokenizer = AutoTokenizer.from_pretrained(source)
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model.base is {config.base!r}: it could not be loaded ({type(error).__name__}).") from None
-    if tokenizer.eos_token_id is None:
-        raise ConfigError(f"model.base is {config.base!r}: its tokenizer has no end-of-text token.")
-    model.eval().requires_grad_(False)
+    """Load a causal language model, after a look at what it can; see `load_backbone`."""
+    base, dtype = config.base, fast_format() if config.dtype == AUTO else config.dtype
+    with loading.telling(base):
+        source = resolve_base(base)
+        tokenizer = loading.load_tokenizer(source)
+        model = loading.load_weights(base, AutoModelForCausalLM, source, dtype=getattr(torch, dtype))
+    loading.check_tokenizer(base, tokenizer, model)
+    loading.check_language_model(base, model)
     cast(torch.nn.Module, model).to(device)
     read_head_contiguously(model)
     documents = Documents.of(tokenizer)

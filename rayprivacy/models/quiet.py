@@ -28,6 +28,17 @@ def no_progress_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+@contextmanager
+def no_advice() -> Iterator[None]:
+    """No advice of transformers inside the block: that weights are new or left out, which we look at or ask for."""
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+
+
 def trim_memory(*, collect: bool = False) -> None:
     """Hand back pages that the C library of Linux keeps; `collect` first frees what only cycles of objects hold."""
     if collect:

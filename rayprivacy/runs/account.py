@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
@@ -22,6 +22,7 @@ from rayprivacy.ledger import accounts, book, opening
 from rayprivacy.ledger.database import ledger_file
 from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.store import Ledger, LedgerApi
+from rayprivacy.runs.directory import Run, stored_recipe
 from rayprivacy.runs.meaning import meaning_of
 from rayprivacy.runs.plan import Plan
 from rayprivacy.runs.recipe import Recipe
@@ -105,6 +106,16 @@ def open_account(recipe: Recipe, plan: Plan, expected_head: str | None = None) -
     for payer in _payers(recipe, plan):
         settle_account(ledger, *payer)
     return ledger
+
+
+def was_charged(run: Run[Any]) -> bool:
+    """Whether a run has begun, and its release was charged."""
+    if stored_recipe(run.root) is None:
+        return False
+    name = run.recipe.privacy.account
+    with closing(run.recipe.privacy.open_ledger(run.ledger_head())) as ledger:
+        there = any(account.name == name for account in ledger.accounts())
+        return there and bool(ledger.charges_of(name, run.recipe.release_id))
 
 
 def terms_of(recipe: Recipe, plan: Plan) -> More:

@@ -92,6 +92,8 @@ class RunContext(Generic[R]):
     progress: ProgressGauges  # its gauges
     # chunks after which to stop and to leave the model alone, without a certificate; None for a whole run
     until: int | None = None
+    # the base model, where it was loaded and tried before the account was opened
+    tried_base: Backbone | None = None
     corpus: ShardManifest = field(init=False)  # the sharded corpus, after `shard`
     base: Backbone | None = field(init=False, default=None)  # the model that the recipe names, after `load_model`
     # what it became by training on public text; None where it was not trained
@@ -257,7 +259,7 @@ class RunContext(Generic[R]):
             ConfigError: there is no such model, or an input has changed since the run began.
         """
         with self.run.stage(BASE_MODEL):
-            self.base = load_backbone(self.recipe.model)
+            self.base = self.tried_base or load_backbone(self.recipe.model)
             self.run.bind(base_model=self.base.digest, **public_inputs)
         return self.base
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rayprivacy.core.errors import ClusterError, ConfigError
+from rayprivacy.core.errors import ClusterError
 from rayprivacy.core.files import Json
 from rayprivacy.generation.settings import TRANSFORMERS, EngineName, WritingConfig, best_engine, require_engine
 from rayprivacy.models.settings import AUTO
@@ -43,8 +43,8 @@ def _best_engine(base: str) -> EngineName:
     from rayprivacy.models.sources import resolve_base
 
     try:
-        return best_engine(AutoConfig.from_pretrained(resolve_base(base)))
-    except (OSError, ValueError, ConfigError):
+        return best_engine(AutoConfig.from_pretrained(resolve_base(base), trust_remote_code=False))
+    except Exception:  # noqa: BLE001 - whatever it is
         return TRANSFORMERS  # loading the model will say what is wrong with it
 
 

@@ -1,8 +1,8 @@
 """The driver: runs one recipe of any method, from the account to the certificate and the measurements.
 
-It alone checks a recipe, decides what that leaves to the machines, plans, and looks at the account, once each and in
-this order; the account is opened when the first charge is about to be made. So a run that is refused before its work
-began leaves nothing behind: no directory, key, ledger or account.
+It alone checks a recipe, decides what that leaves to the machines, plans, looks at the account, and tries the base
+model, once each and in this order; the account is opened when the first charge is about to be made. So a run that is
+refused before its work began leaves nothing behind: no directory, key, ledger or account.
 """
 
 import json
@@ -102,6 +102,8 @@ def drive(
         checks.check_recipe(method, run.recipe, plan, measured=measured)
         source.look(run)
         account.look(run.recipe, plan, run.ledger_head(), begun=begun is not None)
+        with run.console.status("trying the base model"):
+            base = None if account.was_charged(run) else method.try_base(run.recipe)
         key = load_or_create_key(Path(run.recipe.privacy.key).absolute())
         run.begin(noise)
 
@@ -114,7 +116,7 @@ def drive(
 
         with _session(run, plan) as progress, ExitStack() as service:
             source.settle_source(run, dataset)
-            context = RunContext(run, plan, open_ledger, key, progress, until)
+            context = RunContext(run, plan, open_ledger, key, progress, until, base)
             output = method.execute(context)
         context.keep_ledger_head()
         if output is None or context.stops_early:

@@ -20,6 +20,7 @@ from rayprivacy.runs.recipe import Recipe
 if TYPE_CHECKING:
     from rayprivacy.dpsgd.units import Reading
     from rayprivacy.generation.codes import Codes
+    from rayprivacy.models.backbone import Backbone
     from rayprivacy.runs.context import RunContext
 
 
@@ -108,8 +109,8 @@ class Output:
 class Method:
     """One method, as it is registered.
 
-    `plan`, `run`, `reading`, `beside` and `check` are functions, or their names as `module:function`, imported when
-    called.
+    `plan`, `run`, `reading`, `beside`, `check` and `trial` are functions, or their names as `module:function`, imported
+    when called.
     """
 
     recipe: type[Recipe]  # class of its recipes
@@ -124,6 +125,9 @@ class Method:
     # refuses private inputs besides the corpus that cannot be used, such as a list of phrases; None where there are
     # none. It is called before the account is opened.
     check: Callable[[Any], None] | str | None = None
+    # loads the base model of a recipe and tries it on public tokens as a run would use it, which reads rows so; it
+    # refuses it, or returns it for the run to go on with. It is called before the account is opened (`blocks.trial`).
+    trial: "Callable[[Any, Sequence[Reading]], Backbone | None] | str | None" = None
 
     @property
     def name(self) -> str:
@@ -147,6 +151,12 @@ class Method:
         """Refuse private inputs that cannot be used; ConfigError names the key of the input, and never quotes it."""
         if self.check is not None:
             _loaded(self.check)(recipe)
+
+    def try_base(self, recipe: Recipe) -> "Backbone | None":
+        """The base model, tried on public tokens; None where a run needs none, or the method tries none."""
+        if self.trial is None:
+            return None
+        return _loaded(self.trial)(recipe, [self.reads(recipe), *self.reads_beside(recipe).values()])
 
     def reads(self, recipe: Recipe) -> "Reading":
         """How a run of the recipe reads a private row."""

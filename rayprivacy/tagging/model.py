@@ -12,19 +12,17 @@ A saved tagger is one of these, with the lists of what it can say, and how it is
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer
-from transformers.utils import logging
+from transformers import AutoConfig, AutoModelForTokenClassification
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.models import loading
 from rayprivacy.models.backbone import Backbone, Documents, fast_format
-from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.settings import AUTO
 from rayprivacy.models.sources import glove, resolve_base
 from rayprivacy.models.trainable import START_SEED
@@ -32,6 +30,7 @@ from rayprivacy.tagging import bilstm
 from rayprivacy.tagging.crf import WITH_CRF
 from rayprivacy.tagging.settings import BILSTM, TaggerConfig, Tags
 
+HEADS = ("classifier", "score", "crf")  # of which a public base has none
 CAUSAL = ("llama", "gpt2")
 ENCODER = "bert"
 NUMBERS = 2**31  # that a token with its label may take
@@ -102,12 +101,9 @@ def _saved_bilstm(config: TaggerConfig) -> Backbone:
     """A bi-LSTM that was saved; refused where it was saved with other intents or slots."""
     if saved_tagger(Path(config.base)).tags != config.tags:
         raise ConfigError(f"model.base is {config.base!r}, a bi-LSTM with other intents or slots: give its own.")
-    try:
-        with no_progress_bars():
-            model = bilstm.BiLstmForTokenClassification.from_pretrained(config.base)
+    with loading.telling(config.base):
+        model = loading.load_weights(config.base, bilstm.BiLstmForTokenClassification, config.base)
         return _backbone(model, bilstm.WordTokenizer.from_pretrained(config.base))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model.base is {config.base!r}: it could not be loaded ({type(error).__name__}).") from None
 
 
 def _backbone(model: Any, tokenizer: bilstm.WordTokenizer) -> Backbone:
@@ -128,23 +124,19 @@ def load_tagger(config: TaggerConfig) -> Backbone:
     if _saved(Path(os.path.expanduser(config.base))).get("model_type") == bilstm.MODEL_TYPE:
         return _saved_bilstm(config)
     dtype = fast_format() if config.dtype == AUTO else config.dtype
-    try:
+    with loading.telling(config.base):
         source = resolve_base(config.base)
-        shape = AutoConfig.from_pretrained(source)
+        shape = AutoConfig.from_pretrained(source, trust_remote_code=False)
         _check(config, shape)
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = loading.load_tokenizer(source)
         marks = _marks(tokenizer, shape)
         _describe(config, shape, marks)
         loader = WITH_CRF[shape.model_type] if config.crf else AutoModelForTokenClassification
-        with no_progress_bars(), torch.random.fork_rng(devices=[]), _no_advice():
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(START_SEED)
-            model = loader.from_pretrained(
-                source, config=shape, dtype=getattr(torch, dtype), attn_implementation="sdpa"
-            )
-    except (OSError, ValueError, RuntimeError) as error:  # the last: a saved tagger with heads of another size
-        raise ConfigError(f"model.base is {config.base!r}: it could not be loaded ({type(error).__name__}).") from None
-    model.eval().requires_grad_(False)
-    model.heads = [each for name, each in model.named_children() if name in ("classifier", "score", "crf")]
+            options = {"config": shape, "dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
+            model = loading.load_weights(config.base, loader, source, new=HEADS, **options)
+    model.heads = [each for name, each in model.named_children() if name in HEADS]
     model.frozen_parts = {"all": [], "layers": _embeddings(model), "heads": [model.base_model]}[config.trained]
     return Backbone(tokenizer, *marks, model=model)
 
@@ -188,14 +180,3 @@ def check_length(model: Any, max_tokens: int) -> None:
     most = most_tokens(model)
     if max_tokens > most:
         raise ConfigError(f"training.max_tokens is {max_tokens} and model.base takes {most}: give at most {most}.")
-
-
-@contextmanager
-def _no_advice() -> Iterator[None]:
-    """No advice of transformers that heads are new, and layers left out, which is what is asked for."""
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)

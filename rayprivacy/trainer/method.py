@@ -9,7 +9,7 @@ is no part of the release. A loss of the user's own is named by its function and
 
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -17,12 +17,14 @@ from pydantic import Field, model_validator
 
 from rayprivacy.blocks.steps import RayTrain, Training, save_trained, train
 from rayprivacy.blocks.steps_plan import SampledPrivacyConfig, Steps, check_sampled, with_learning_rate
+from rayprivacy.blocks.trial import try_language_model
 from rayprivacy.core.config import PathKind
 from rayprivacy.core.private import digest_bytes
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.dpsgd.losses import RowLoss
+from rayprivacy.dpsgd.losses import RowLoss, row_losses
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.dpsgd.units import Reading
+from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.size import size_of
 from rayprivacy.runs.assumptions import Where, at
@@ -131,7 +133,11 @@ def trainer_method(loss: RowLoss | None, ray_train: RayTrain, save_base: Callabl
         save_trained(context, train(context, STEPS, training, ray_train), recipe.adapter, HOW)
         return Output()
 
-    return Method(recipe=TrainerRecipe, card=CARD, plan=plan_training, run=run, reading=reading_of)
+    def try_base(recipe: TrainerRecipe, readings: Sequence[Reading]) -> Backbone:
+        save_base()
+        return try_language_model(recipe, readings, None if loss else row_losses)
+
+    return Method(recipe=TrainerRecipe, card=CARD, plan=plan_training, run=run, reading=reading_of, trial=try_base)
 
 
 def plan_training(recipe: TrainerRecipe) -> Plan:

@@ -39,6 +39,7 @@ from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.backbone import Backbone, tokenizer_rules
+from rayprivacy.models.loading import check_model
 from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.settings import AdapterConfig, ModelConfig
 from rayprivacy.runs.calibration import of_run
@@ -62,9 +63,10 @@ class GivenModel:
 
     @staticmethod
     def of(model: PreTrainedModel, tokenizer: Any) -> "GivenModel":
-        """The model with its digest; ConfigError where there is no tokenizer."""
+        """The model with its digest; ConfigError where there is no tokenizer, or the model has an adapter inside."""
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise ConfigError("a model was given without its tokenizer: give tokenizer=..., a Hugging Face tokenizer.")
+        check_model(f"a {type(model).__name__}", model)
         return GivenModel(model, tokenizer, _digest(model, tokenizer))
 
     def folder(self, storage: Path) -> Path:

@@ -229,7 +229,7 @@ def test_an_actor_that_cannot_load_the_model_says_so_in_one_sentence(tiny_base, 
     broken = tmp_path / "model"
     broken.mkdir()
     (broken / "config.json").write_bytes((tiny_base / "config.json").read_bytes())
-    with pytest.raises(RayPrivacyError, match=r"^model.base is '.*': it could not be loaded \(\w+\)\.$"):
+    with pytest.raises(RayPrivacyError, match=r"^model.base is '.*': it could not be loaded \(.*\)\.$"):
         write_samples(broken, prompts(BLOCK), CONFIG, CODES, tmp_path / "out", actors=1)
     assert list(tmp_path.iterdir()) == [broken]
 

@@ -164,4 +164,5 @@ METHOD = Method(
     plan="rayprivacy.methods.domain_private.plan:plan_run",
     run="rayprivacy.methods.domain_private.method:run",
     reading="rayprivacy.methods.domain_private.method:reading_of",
+    trial="rayprivacy.blocks.trial:try_language_model",
 )

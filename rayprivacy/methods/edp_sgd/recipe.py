@@ -102,4 +102,5 @@ METHOD = Method(
     plan="rayprivacy.methods.edp_sgd.plan:plan_run",
     run="rayprivacy.methods.edp_sgd.method:run",
     reading="rayprivacy.methods.edp_sgd.reading:reading_of",
+    trial="rayprivacy.methods.edp_sgd.method:try_base",
 )

@@ -103,4 +103,5 @@ METHOD = Method(
     plan="rayprivacy.methods.generator.plan:plan_run",
     run="rayprivacy.methods.generator.method:run",
     reading="rayprivacy.methods.generator.method:reading_of",
+    trial="rayprivacy.blocks.trial:try_language_model",
 )

@@ -8,18 +8,20 @@ Sanitization", algorithms 1 and 2).
 Nothing is trained and nothing is learnt from the corpus. Everything that is made of the file is post-processing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rayprivacy.blocks import trial
 from rayprivacy.blocks.pretrain_plan import PRETRAINING, PRETRAINING_STEPS
 from rayprivacy.core import files, private
 from rayprivacy.dpsgd.units import Reading, no_context
 from rayprivacy.methods.santext import heldout, mechanisms, plan, pretraining
 from rayprivacy.methods.santext.recipe import CARD, SanTextRecipe
-from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.save import save_model
+from rayprivacy.models.trainable import merged, trainable
 from rayprivacy.runs import account, directory
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.method import Chart, Output, Table
@@ -95,6 +97,16 @@ def _measured(context: Context, job: SanitiseJob, found: mechanisms.Planned, fig
         return [*heldout.charts(found), *([heldout.attack_table(attacks())] if words else [])]
 
     return Output(figures=figures, internal=internal, exhibits=exhibits)
+
+
+def try_base(recipe: SanTextRecipe, readings: Sequence[Reading]) -> Backbone | None:
+    """Load and try the base model, where it is trained, or used in attacks."""
+    if recipe.pretraining is None and not recipe.evaluation.attacked:
+        return None
+    backbone = trial.load_base(recipe, readings)
+    if recipe.pretraining:
+        trial.try_saving(recipe.model, backbone, merged(trainable(backbone, pretraining.ADAPTER), backbone))
+    return backbone
 
 
 def check_inputs(recipe: SanTextRecipe) -> None:

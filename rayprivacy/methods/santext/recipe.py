@@ -128,4 +128,5 @@ METHOD = Method(
     run="rayprivacy.methods.santext.method:run",
     reading="rayprivacy.methods.santext.method:reading_of",
     check="rayprivacy.methods.santext.method:check_inputs",
+    trial="rayprivacy.methods.santext.method:try_base",
 )

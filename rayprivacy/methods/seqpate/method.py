@@ -14,7 +14,7 @@ post-processing. The held-out evaluation reads private text and is marked so in 
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save
 
-from rayprivacy.blocks import match, pretrain, writing
+from rayprivacy.blocks import match, pretrain, trial, writing
 from rayprivacy.core.private import Released, digest_array, digest_bytes, digest_json
 from rayprivacy.corpus.phrases import Phrases, load_phrases
 from rayprivacy.corpus.public import load_prompts
@@ -31,11 +31,13 @@ from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.decode import cut_prompts
 from rayprivacy.generation.writing import Written
 from rayprivacy.methods.seqpate import heldout, plan, public_side
+from rayprivacy.methods.seqpate.deep_student import DeepStudent
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
-from rayprivacy.methods.seqpate.students import HeadStudent, Student, vote_targets
+from rayprivacy.methods.seqpate.students import HeadStudent, Student, bare_model, vote_targets
 from rayprivacy.models.adapters import Basis
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, Queries
+from rayprivacy.models.loading import telling
 from rayprivacy.models.save import save_model
 from rayprivacy.runs import directory
 from rayprivacy.runs.context import RunContext
@@ -90,6 +92,17 @@ def _public_models(context: Context, untrained: Student, basis: Basis) -> dict[s
     if context.pretrained is None or context.base is None:
         return {"base": untrained}
     return {"base": HeadStudent.untrained(context.base, basis), "pretrained": untrained}
+
+
+def try_base(recipe: SeqPateRecipe, readings: Sequence[Reading]) -> Backbone:
+    """Load and try the base: teachers read rows of several documents, and a student is released."""
+    backbone = trial.load_base(recipe, readings)
+    trial.check_packing(recipe.model.base, backbone)
+    with telling(recipe.model.base, "it can have no student"):
+        deep = recipe.student.kind == "lora"
+        student = DeepStudent.untrained(backbone, recipe.student).model() if deep else bare_model(backbone)
+    trial.try_saving(recipe.model, backbone, student)
+    return backbone
 
 
 def reading_of(recipe: SeqPateRecipe) -> Reading:

@@ -216,4 +216,5 @@ METHOD = Method(
     run="rayprivacy.methods.seqpate.method:run",
     reading="rayprivacy.methods.seqpate.method:reading_of",
     check="rayprivacy.methods.seqpate.plan:check_inputs",
+    trial="rayprivacy.methods.seqpate.method:try_base",
 )

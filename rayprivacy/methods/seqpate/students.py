@@ -192,6 +192,13 @@ def adapted_model(backbone: Backbone, adapter: HeadAdapter) -> Any:
     return model
 
 
+def bare_model(backbone: Backbone) -> Any:
+    """The base itself in the shape in which a student of kind `head` is released, with an output head of its own."""
+    width = backbone.width
+    basis = Basis(torch.zeros(width, 1), torch.zeros(1, width), torch.zeros(0, dtype=torch.int64))
+    return adapted_model(backbone, HeadAdapter.zeros(basis, 1, 1))
+
+
 def vote_targets(votes: torch.Tensor, queries: Queries, centred: bool, config: StudentConfig) -> torch.Tensor:
     """What the student is fitted to from released votes, both float32 [queries, k]; entries may be negative."""
     mean = votes + queries.centre if centred else votes

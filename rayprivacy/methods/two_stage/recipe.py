@@ -245,4 +245,5 @@ METHOD = Method(
     reading="rayprivacy.methods.two_stage.readings:utterances_of",
     beside="rayprivacy.methods.two_stage.readings:models_beside",
     check="rayprivacy.methods.two_stage.public_side:check_inputs",
+    trial="rayprivacy.blocks.trial:try_language_model",
 )

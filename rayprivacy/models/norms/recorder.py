@@ -101,7 +101,8 @@ class Recorder:
         if {len(use.gradient), len(use.input)} != {self._rows}:
             raise ConfigError(
                 f"{type(use.module).__name__} has an output of shape {list(use.gradient.shape)} for {self._rows} rows,"
-                " so the rows cannot be told apart: pass position_ids (and token_type_ids) of shape [rows, tokens]."
+                " so the rows cannot be told apart: choose another model.base, or in a loss of your own pass"
+                " position_ids (and token_type_ids) of shape [rows, tokens]."
             )
         for parameter, term in self._rules[use.module](use):
             kept = term.dense() if isinstance(term, Outer) and term.short else term

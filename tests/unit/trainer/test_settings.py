@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from ray.train import RunConfig, ScalingConfig
 from trainer_bench import TRAINING, TrainerBench
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rayprivacy as rp
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.trainer.method import LABEL_CHARS, label_lines, name_of_loss
+from rayprivacy.trainer.trainer import GivenModel
 
 
 @pytest.fixture
@@ -129,3 +132,14 @@ def test_labels_stand_before_the_text():
 def test_wrong_settings_are_refused_at_once(settings, changed, says):
     with pytest.raises(rp.ConfigError, match=says):
         settings.trainer(**changed)
+
+
+@pytest.mark.parametrize("kind", ["added", "wrapped and taken out"])
+def test_a_model_with_an_adapter_inside_is_refused_at_once(tiny_base, kind):
+    model, lora = AutoModelForCausalLM.from_pretrained(tiny_base), LoraConfig(r=2, target_modules=["q_proj"])
+    if kind == "added":
+        model.add_adapter(lora)
+    else:
+        get_peft_model(model, lora)
+    with pytest.raises(ConfigError, match=r"^model\.base is 'a LlamaForCausalLM': it has an adapter inside"):
+        GivenModel.of(model, AutoTokenizer.from_pretrained(tiny_base))
