@@ -39,6 +39,11 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+def read_text(path: Path) -> str:
+    """Read a text that a person wrote: UTF-8, with a byte order mark before it or without."""
+    return path.read_text("utf-8-sig")
+
+
 def append_line(path: Path, line: str) -> None:
     """Add a line to a file of the owner's, behind what a full disk may have left of an earlier one."""
     with _appending(path) as file:

@@ -55,6 +55,7 @@ from typing import NoReturn
 import pyarrow as pa
 
 from rayprivacy.core.errors import ConfigError, ShardError
+from rayprivacy.core.files import read_text
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT, Layout
@@ -154,7 +155,7 @@ class PhraseFile:
 def load_phrases(path: str) -> Phrases:
     """Read one phrase a line in UTF-8."""
     try:
-        text = Path(path).read_text("utf-8-sig")
+        text = read_text(Path(path))
     except (OSError, UnicodeDecodeError) as error:
         kind = type(error).__name__
     else:

@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from rayprivacy.core.errors import ConfigError, CorpusError
+from rayprivacy.core.files import read_text
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.sources import check_source, read_share, sealed
 from rayprivacy.corpus.users import stripped_texts
@@ -23,7 +24,7 @@ def load_prompts(path: str | None = None) -> list[str]:
     if path is None:
         return _lines(files("rayprivacy.corpus").joinpath("openers.txt").read_text("utf-8"))
     try:
-        prompts = _lines(Path(path).read_text("utf-8"))
+        prompts = _lines(read_text(Path(path)))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"the prompts file {path} cannot be read ({type(error).__name__}): give UTF-8 text."

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import read_text
 from rayprivacy.core.private import digest_json
 from rayprivacy.corpus.layout import OUTSIDE
 from rayprivacy.corpus.phrases import words_of, words_with_places
@@ -57,7 +58,7 @@ class KeywordPolicy(Policy):
 def read_lists(path: str) -> dict[str, list[str]]:
     """The phrases of a YAML file by domain; a file that is one list has one domain without a name."""
     try:
-        found: Any = yaml.safe_load(Path(path).read_text("utf-8"))
+        found: Any = yaml.safe_load(read_text(Path(path)))
     except (OSError, ValueError, yaml.YAMLError) as error:
         kind = type(error).__name__
         raise ConfigError(f"policy.file is '{path}', which cannot be read ({kind}): give a YAML file.") from None

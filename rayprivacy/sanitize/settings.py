@@ -5,6 +5,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, field_validator, model_validator
 
 from rayprivacy.core.config import Config, PathKind
+from rayprivacy.core.names import Label
 
 Kind = Literal["email", "url", "ip", "date", "card", "phone", "code"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -34,7 +35,7 @@ class LabelsConfig(Config):
 
     kind: Literal["copy", "randomize"] = "copy"
     epsilon: float = Field(default=2.0, gt=0)
-    values: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    values: dict[str, tuple[Label, ...]] = Field(default_factory=dict)
 
     @field_validator("values")
     @classmethod

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import read_text
 from rayprivacy.structures.trees import constants_of
 
 RULES = r"""
@@ -86,7 +87,7 @@ def read_rules(path: str, kind: Literal["ebnf", "json"], key: str) -> Grammar:
 
 def _read(path: str, key: str, what: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return read_text(Path(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{key} is {path!r}: it cannot be read ({type(error).__name__}); give a UTF-8 file {what}"

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from rayprivacy.core import files
 from rayprivacy.core.console import Told
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
@@ -60,7 +61,7 @@ def public_texts(path: Path) -> list[str]:
     try:
         if path.suffix == ".parquet":
             return [str(text) for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if text]
-        return [line.strip() for line in path.read_text("utf-8").split("\n") if line.strip()]
+        return [line.strip() for line in files.read_text(path).split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError, KeyError, pa.ArrowInvalid) as error:
         raise ConfigError(
             f"pretraining.text is {str(path)!r}, which cannot be read ({type(error).__name__}): give a Parquet file"
@@ -76,7 +77,7 @@ def examples(backbone: Backbone, found: Planned, texts: Sequence[str]) -> list[E
     coins = mechanism.Coins(Key.for_tests(), "public text", "0")
     tags = np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)
     after, ends = found.mechanism.draw(ids, tags, documents.places_in(lengths), coins), np.cumsum(lengths)[:-1]
-    pieces = [backbone.tokenizer.encode(f" {word}", add_special_tokens=False) for word in found.vocabulary.words]
+    pieces = [backbone.ids(f" {word}") for word in found.vocabulary.words]
     pairs = zip(np.split(ids, ends), np.split(after, ends), strict=True)
     return [_example(backbone.start, pieces, *pair) for pair in pairs if len(pair[0]) > 1]
 
