@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from rayprivacy import api
-from rayprivacy.cli.options import WorkFolder, show_claim, show_files
+from rayprivacy.cli.options import WorkFolder, show_files
 from rayprivacy.core.console import WholeTable
 from rayprivacy.core.files import Json
 

@@ -133,7 +133,9 @@ def _say_epsilon(data: Json) -> None:
     if most is None:
         typer.echo(f"epsilon {epsilon:g} for each row, which stands for itself")
     else:
-        typer.echo(f"epsilon {epsilon:g} for a user: {epsilon / most:.5g} for each of at most {most} rows (--max-records)")
+        typer.echo(
+            f"epsilon {epsilon:g} for a user: {epsilon / most:.5g} for each of at most {most} rows (--max-records)"
+        )
 
 
 def _write(released: Path, out: Path, text: str) -> None:

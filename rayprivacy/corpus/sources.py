@@ -239,7 +239,10 @@ def _read_jsonl(stream: pa.NativeFile, columns: list[str], stripe: tuple[int, in
     while piece := list(itertools.islice(lines, _PIECE_LINES)):
         records = [_record(line) for line in piece]
         yield pa.table(
-            {name: pa.array([plain_string(record.get(name)) for record in records], pa.large_string()) for name in columns}
+            {
+                name: pa.array([plain_string(record.get(name)) for record in records], pa.large_string())
+                for name in columns
+            }
         )
 
 

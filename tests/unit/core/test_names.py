@@ -14,7 +14,9 @@ from rayprivacy.corpus.users import canonical_labels, canonical_users
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.sanitize.settings import LabelsConfig
 
-AROUND = "\0\t\r\n \x07\x1f\x7f\x85\xa0\xad\u034f\u061c\u115f\u180e\u2000\u200b\u200c\u200d\u200e\u200f\u2028\u202a\u202e"
+AROUND = (
+    "\0\t\r\n \x07\x1f\x7f\x85\xa0\xad\u034f\u061c\u115f\u180e\u2000\u200b\u200c\u200d\u200e\u200f\u2028\u202a\u202e"
+)
 AROUND += "\u2060\u2066\u2069\u206f\u2800\u3000\u3164\ufeff\ufffe\ufff9\U000e0001"
 ANYWHERE = "\xad\u061c\u200b\u200e\u200f\u202a\u202c\u2060\u2066\u2069\ufeff"
 PEOPLE = ["ann", "caf\u00e9", "7", "007", "ann lee", "\u6797", "\u0645\u0646", "\U0001f468\u200d\U0001f469", "a\x1fb"]

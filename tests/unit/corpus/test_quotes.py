@@ -19,7 +19,7 @@ def rows_of(data):
     return [tuple(row.values()) for piece in pieces for row in piece.to_pylist()]
 
 
-FIELDS = st.text(st.sampled_from('ab,"\n \u00e9\''), max_size=12)
+FIELDS = st.text(st.sampled_from("ab,\"\n \u00e9'"), max_size=12)
 
 
 @given(st.lists(st.tuples(FIELDS, FIELDS), min_size=1), st.sampled_from(["\n", "\r\n"]), st.booleans(), st.booleans())
@@ -50,12 +50,11 @@ BAD = [
 @pytest.mark.parametrize("size", [1, 3, 1 << 20])
 @pytest.mark.parametrize("data", BAD)
 def test_an_open_quote_is_refused(data, size):
-    with pytest.raises(CorpusError, match="corpus.source has a CSV file"):
+    with pytest.raises(CorpusError, match="has a CSV file"):
         rows_of(f"user,text\n{data}".encode())
     read = QuotesRead(pa.BufferReader(f"user,text\n{data}".encode()))
     with pytest.raises(CorpusError) as caught:
-        while read.read(size):
-            pass
+        list(iter(lambda: read.read(size), b""))
     assert not [word for word in ("ann", "bob", "hi") if f" {word}" in str(caught.value)]
 
 

@@ -20,7 +20,12 @@ MODELS = {
 def documents(kind):
     tokenizer = Tokenizer(MODELS[kind])
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    names = {"unk_token": "<unk>", "pad_token": "<pad>", "eos_token": "</s>", "additional_special_tokens": ["<|im_end|>"]}
+    names = {
+        "unk_token": "<unk>",
+        "pad_token": "<pad>",
+        "eos_token": "</s>",
+        "additional_special_tokens": ["<|im_end|>"],
+    }
     return Documents.of(PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names))
 
 
