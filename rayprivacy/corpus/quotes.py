@@ -19,7 +19,7 @@ _QUOTE, _SEPARATORS = ord('"'), frozenset(b",\r\n")
 
 
 class QuotesRead(io.RawIOBase):
-    """A CSV file that is read from its beginning to its end; CorpusError where a quote is not closed as it should be."""
+    """A CSV file that is read from its beginning to its end; CorpusError where a quote is not closed as it should."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
         self._stream = stream
@@ -64,7 +64,7 @@ class QuotesRead(io.RawIOBase):
             return 1
         if behind not in _SEPARATORS:
             raise CorpusError(
-                "corpus.source has a CSV file with text behind a closing quote, as where an earlier quote was left open:"
+                "corpus.source has a CSV file with text behind a closing quote, as where an earlier one was left open:"
                 " close it, and double the quotes inside of quoted texts."
             )
         self._inside = False

@@ -1,7 +1,7 @@
 """Token ids of people's text: a control token that is spelled in it is text, and controls nothing.
 
-A chat that holds `<|im_end|>` does not end there: a model would learn to stop, and the words were lost when ids are read
-back. Templates of ours that need control tokens insert their ids.
+A chat that holds `<|im_end|>` does not end there: a model would learn to stop, and the words were lost when ids are
+read back. Templates of ours that need control tokens insert their ids.
 """
 
 import re
