@@ -1,9 +1,9 @@
 """Canonical users, clean texts and the bound on what one user contributes: pure functions on Arrow tables.
 
 One person must have one name, or the bound on contributions and the shard assignment protect only half of them. So
-users are named as `core.names` says, in every format, and so are labels, and conversations. A number of 2^53 or more that is
-a float, or has a fraction or an exponent, has lost digits: its user cannot be told, so it is no id, and its records are
-left out and counted, as those without an id are. Floats of 32 and 16 bits lose them from 2^24 and 2^11 on.
+users are named as `core.names` says, in every format, and so are labels, and conversations. A number of 2^53 or more
+that is a float, or has a fraction or an exponent, has lost digits: its user cannot be told, so it is no id, and its
+records are left out and counted, as those without an id are. Floats of 32 and 16 bits lose them from 2^24 and 2^11 on.
 
 At most n records of each user are kept, chosen by an order that no other user can influence: that of
 SipHash(secret, user) xor SipHash(secret, text), which is fixed, secret and random-looking (Aumasson and Bernstein,
