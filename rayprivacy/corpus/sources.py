@@ -19,10 +19,13 @@ import os
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import count, islice
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +38,7 @@ from rayprivacy.core.files import Json
 from rayprivacy.core.private import Seal, digest_json
 from rayprivacy.core.uris import is_uri, open_uri, shown
 from rayprivacy.corpus.layout import JOINED
+from rayprivacy.corpus.quotes import QuotesRead
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.tables import ICEBERG, Table, table_among, table_of
 from rayprivacy.corpus.users import PLACE
@@ -63,6 +67,7 @@ class SourceFiles:
     paths: tuple[str, ...]  # sorted, inside the filesystem
     sizes: tuple[int, ...]  # bytes
     stamp: str  # digest of names, sizes and modification times: a changed source is a new corpus
+    left_out: int = 0  # files of the folder that are hidden, a program's own, or of no known format
 
 
 def filesystem_of(source: str) -> tuple[fs.FileSystem, str]:
@@ -81,7 +86,8 @@ def locate(config: CorpusConfig) -> SourceFiles:
     info = filesystem.get_file_info(path)
     if info.type == fs.FileType.NotFound:
         raise CorpusError(f"corpus.source is '{shown(config.source)}', which does not exist: correct the path.")
-    found = [info] if info.type == fs.FileType.File else _inside(config.source, filesystem, path)
+    every = [info] if info.type == fs.FileType.File else _inside(config.source, filesystem, path)
+    found = [file for file in every if not _is_hidden(file.path[len(path) :])]
     kinds = {kind for file in found if (kind := _kind(file.base_name)) in FORMATS}
     if len(kinds) != 1:
         what = f"mixes {' and '.join(sorted(kinds))} files" if kinds else "has no known extension"
@@ -89,7 +95,14 @@ def locate(config: CorpusConfig) -> SourceFiles:
     files = sorted((file for file in found if _kind(file.base_name) in kinds), key=lambda file: str(file.path))
     stamp = digest_json([[file.path[len(path) :], file.size, file.mtime_ns] for file in files])
     paths, sizes = tuple(file.path for file in files), tuple(int(file.size) for file in files)
-    return SourceFiles(kinds.pop(), paths, sizes, stamp)
+    return SourceFiles(kinds.pop(), paths, sizes, stamp, len(every) - len(files))
+
+
+def left_out(config: CorpusConfig) -> str:
+    """A sentence on the files of a source's folder that are not read; empty where all are, or it is no folder."""
+    count = 0 if config.source == CHITCHAT else locate(config).left_out
+    what = "hidden, or begin with an underscore, or are of another kind"
+    return f"{count} file{'s' * (count > 1)} of corpus.source left out: they are {what}." if count else ""
 
 
 def check_columns(config: CorpusConfig, names: list[str], kind: str = "csv") -> None:
@@ -142,7 +155,7 @@ def _inside(source: str, filesystem: fs.FileSystem, path: str) -> list[fs.FileIn
     found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
     files = {file.path[len(path) :].strip("/"): file for file in found if file.type == fs.FileType.File}
     _refuse(table_among(source, [*files]))
-    return [file for name, file in files.items() if not any(map(_is_marker, name.split("/")))]
+    return [*files.values()]
 
 
 def _refuse(table: Table | None) -> None:
@@ -154,11 +167,11 @@ def _refuse(table: Table | None) -> None:
         )
 
 
-def _is_marker(name: str) -> bool:
+def _is_hidden(path: str) -> bool:
     """As in Spark and Arrow, files and folders whose names start with a dot or an underscore are no data, but for
-    folders of a partition, such as `_day=3`.
+    folders of a partition, such as `_day=3`. The path is that inside of the source.
     """
-    return name.startswith((".", "_")) and "=" not in name
+    return any(name.startswith((".", "_")) and "=" not in name for name in path.split("/"))
 
 
 def _kind(name: str) -> str:
@@ -203,7 +216,7 @@ def _read_csv(stream: pa.NativeFile, columns: list[str]) -> Iterator[pa.Table]:
     if _is_blank(stream):
         return  # Arrow refuses a file without a header; other files of the source may have one
     reader = arrow_csv.open_csv(
-        stream,
+        pa.PythonFile(QuotesRead(stream), "r"),
         read_options=arrow_csv.ReadOptions(block_size=_PIECE_BYTES),
         parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
         convert_options=arrow_csv.ConvertOptions(
@@ -226,7 +239,10 @@ def _read_jsonl(stream: pa.NativeFile, columns: list[str], stripe: tuple[int, in
     while piece := list(itertools.islice(lines, _PIECE_LINES)):
         records = [_record(line) for line in piece]
         yield pa.table(
-            {name: pa.array([_string(record.get(name)) for record in records], pa.large_string()) for name in columns}
+            {
+                name: pa.array([plain_string(record.get(name)) for record in records], pa.large_string())
+                for name in columns
+            }
         )
 
 
@@ -252,12 +268,12 @@ def _record(line: str) -> Json:
     return record
 
 
-def _string(value: Any) -> str | None:
+def plain_string(value: Any) -> str | None:
+    """A value of a row, as Python has it, as a string; a lone surrogate, which no text has, is a question mark."""
     match value:
         case None:
             return None
         case str():
-            # A lone surrogate is valid JSON and no valid text: it becomes a question mark.
             return value.encode("utf-8", "replace").decode()
         case bool():
             return "true" if value else "false"  # as Arrow writes it
@@ -265,7 +281,9 @@ def _string(value: Any) -> str | None:
             return str(int(value))
         case int() | float():
             return str(value) if value == value else None
-    raise CorpusError("a column of corpus.source holds JSON lists or objects: give strings or numbers.")
+        case UUID() | Decimal() | date():
+            return str(value)
+    raise CorpusError("a column of corpus.source holds lists or objects: give strings or numbers.")
 
 
 def check_source(config: CorpusConfig) -> str:

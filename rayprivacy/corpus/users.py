@@ -1,16 +1,9 @@
 """Canonical users, clean texts and the bound on what one user contributes: pure functions on Arrow tables.
 
-One person must have one name, or the bound on contributions and the shard assignment protect only half of them. So ids
-become strings without surrounding white space in Unicode NFC. Merging two people by mistake costs utility, splitting
-one costs privacy; so what a program made of an id is undone, in every format:
-
-- 7, 7.0, "7" and "7.0" are one user: a column of integers that met a missing value is written with fractions;
-- so are 1e+15, 1.0E15 and 1000000000000000: large ones are written with exponents;
-- a number of 2^53 or more that is a float, or has a fraction or an exponent, has lost digits: its user
-  cannot be told, so it is no id, and its records are left out and counted, as those without an id are. Floats of 32
-  and 16 bits lose them from 2^24 and 2^11 on.
-
-What was written on purpose stays: 007 and 7, look-alikes of other alphabets, and letter case are different ids.
+One person must have one name, or the bound on contributions and the shard assignment protect only half of them. So
+users are named as `core.names` says, in every format, and so are labels, and conversations. A number of 2^53 or more
+that is a float, or has a fraction or an exponent, has lost digits: its user cannot be told, so it is no id, and its
+records are left out and counted, as those without an id are. Floats of 32 and 16 bits lose them from 2^24 and 2^11 on.
 
 At most n records of each user are kept, chosen by an order that no other user can influence: that of
 SipHash(secret, user) xor SipHash(secret, text), which is fixed, secret and random-looking (Aumasson and Bernstein,
@@ -22,12 +15,8 @@ Rows that come with their *place* in the source (see `layout`) are ordered by us
 from each other by it alone: what they say decides neither which of them are kept nor their order.
 """
 
-import math
-import re
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from decimal import Decimal
 from typing import Any, Self
 
 import numpy as np
@@ -37,6 +26,7 @@ import pyarrow.compute as pc
 
 from rayprivacy.core.errors import CorpusError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.names import has_lost_digits, name_of, of_float
 
 ORDER = "__order"  # a record's place among those of its user
 _SIP_KEY = 16
@@ -167,23 +157,25 @@ def clean(table: pa.Table, max_chars: int | None) -> tuple[pa.Table, Dropped]:
 
 
 def _labels(table: pa.Table) -> dict[str, pa.ChunkedArray]:
-    return {name: canonical_strings(table[name], name) for name in table.column_names if name not in ("user", "text")}
+    names = [name for name in table.column_names if name not in ("user", "text")]
+    return {name: table[name] if name == PLACE else canonical_labels(table[name], name) for name in names}
 
 
-_EXACT = 2**53  # a double holds every integer below it
-_NARROW = {pa.float16(): 2**11, pa.float32(): 2**24}  # and a shorter float those below this
-_WRITTEN_NUMBER = re.compile(  # 12.0, 1.2e+01; and 1.2E1, which is how Java writes what is 10^7 and more
-    r"-?(?:[0-9]+(\.[0-9]*)?([eE]\+[0-9]{2,3})?|[0-9](\.[0-9]+E[0-9]{1,3}))"
-)
+_NARROW = {pa.float16(): 2**11, pa.float32(): 2**24}  # such a float holds every integer below
 
 
 def canonical_users(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Users as strings, stripped and in NFC; null and empty ids are null."""
+    """Users by their one name; without one, or where its digits are lost, null."""
     column = _decoded(column)
     if column.type in _NARROW:
         wide = column.cast(pa.float64())
         column = pc.if_else(pc.less(pc.abs(wide), _NARROW[column.type]), wide, pa.scalar(None, pa.float64()))
-    return _on_distinct(canonical_strings(column, "user"), _canonical_name)
+    return _on_distinct(_strings_of(column, "user"), lambda name: None if has_lost_digits(name) else name_of(name))
+
+
+def canonical_labels(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """Labels by their one name; null where there is none."""
+    return _on_distinct(_strings_of(column, name), name_of)
 
 
 def stripped_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -199,11 +191,13 @@ def _strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.large_string())
 
 
-def canonical_strings(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+def _strings_of(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     """Any scalar column as strings; a float that is an integer is written as one, NaN is null."""
     column = _decoded(column)
+    if column.type in _NARROW:  # the double that is written as it is
+        column = column.cast(pa.string()).cast(pa.float64())
     if pa.types.is_floating(column.type):
-        return _on_distinct(column.cast(pa.float64()), _number)
+        return _on_distinct(column, of_float)
     try:
         return column.cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -222,23 +216,6 @@ def _on_distinct(column: pa.ChunkedArray, function: Callable[[Any], str | None])
         encoded = encoded.combine_chunks()
     names = pa.array([function(value) for value in encoded.dictionary.to_pylist()], pa.string())
     return pa.chunked_array([names.take(encoded.indices)])
-
-
-def _canonical_name(value: str | None) -> str | None:
-    name = "" if value is None else unicodedata.normalize("NFC", value).strip()
-    written = _WRITTEN_NUMBER.fullmatch(name)
-    if written and any(written.groups()):  # a fraction or an exponent
-        number = Decimal(name)
-        if abs(number) >= _EXACT:
-            return None
-        return str(int(number)) if number == number.to_integral_value() else name
-    return name or None
-
-
-def _number(value: float | None) -> str | None:
-    if value is None or math.isnan(value):
-        return None
-    return str(int(value)) if value.is_integer() and abs(value) < _EXACT else repr(value)
 
 
 def _count(mask: pa.ChunkedArray) -> int:

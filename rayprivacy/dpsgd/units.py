@@ -37,6 +37,7 @@ from rayprivacy.corpus.manifest import part_tables
 from rayprivacy.dpsgd.batches import Document
 from rayprivacy.dpsgd.sampler import TAG_BYTES, TaggedUnits, Unit, first_version, unit_tag
 from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.spelling import ids_of
 
 Row = Mapping[str, Any]
 _AT_ONCE = 4096  # units that are tokenised together; what a unit becomes does not depend on it
@@ -149,7 +150,7 @@ def documents_of(rows: Sequence[Row], backbone: Backbone, reading: Reading, vers
     contexts = [reading.context(row) for row in rows]
     codes = {context: backbone.prefix(context, reading.max_context) for context in set(contexts)}
     texts = [reading.text(row, version) for row in rows]
-    tokens = backbone.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
+    tokens = ids_of(backbone.tokenizer, texts)
     most, documents = reading.max_tokens, []
     for code, text in zip(map(codes.__getitem__, contexts), tokens, strict=True):
         ids = [*code, *text[:most], *([backbone.end] if len(text) <= most else [])]

@@ -20,7 +20,7 @@ from rayprivacy.core.errors import CorpusError
 from rayprivacy.core.private import Seal
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.sources import SourceFiles, choice, columns_of, filesystem_of, locate, read_pieces
-from rayprivacy.corpus.users import canonical_strings, canonical_users, stripped_texts
+from rayprivacy.corpus.users import canonical_labels, canonical_users, stripped_texts
 from rayprivacy.evaluation.settings import EvaluationConfig
 
 MAX_CHARS = 2000
@@ -197,7 +197,7 @@ def _columns(names: list[str], kind: str, option: str, config: EvaluationConfig)
 def _cleaned(piece: pa.Table, wanted: dict[str, str]) -> pa.Table:
     piece.validate(full=True)  # Parquet may carry bytes that are no UTF-8
     texts = stripped_texts(piece[wanted["text"]])
-    strings = {role: canonical_strings(piece[wanted[role]], role) for role in ("label", "tree") if role in wanted}
+    strings = {role: canonical_labels(piece[wanted[role]], role) for role in ("label", "tree") if role in wanted}
     users = {"user": canonical_users(piece[wanted["user"]])} if "user" in wanted else {}
     nothing = pa.chunked_array([pa.nulls(len(piece), pa.string())])
     marks = {mark: pa.array([role in wanted] * len(piece)) for mark, role in _MARKS.items()}

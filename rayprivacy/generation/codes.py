@@ -24,6 +24,7 @@ from pydantic import Field, field_validator
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError, ReleaseError
+from rayprivacy.core.names import Label
 from rayprivacy.core.private import digest_json
 from rayprivacy.release.histogram import NOISE, check_cells
 
@@ -40,7 +41,7 @@ class CodesConfig(Config):
             where its epsilon is below 3 (see `release.small_votes`).
     """
 
-    values: dict[str, tuple[str, ...]] = Field(default={})
+    values: dict[str, tuple[Label, ...]] = Field(default={})
     histogram: bool = True
     noise_multiplier: float | None = Field(default=None, gt=0)
 

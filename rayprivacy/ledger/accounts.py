@@ -17,6 +17,7 @@ from sqlalchemy import Connection, insert
 
 from rayprivacy.accounting.events import protected_by
 from rayprivacy.core.errors import ConfigError, LedgerError
+from rayprivacy.core.names import spelled
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.ledger.book import Query, Values, accounts, decoding, find, read
 
@@ -125,6 +126,10 @@ def check_terms(account: Account) -> None:
     for what, text, least in (("account name", account.name, 1), ("corpus label", account.corpus, 0)):
         if not least <= len(text) <= 200 or not text.isprintable():
             raise LedgerError(f"the {what} has {len(text)} characters: give {least} to 200 printable ones.")
+        if spelled(text) != text:
+            raise LedgerError(
+                f"the {what} is {text!a}, and one that looks the same is {spelled(text)!a}: write it as that."
+            )
     metric = account.kind is AccountKind.METRIC_LOCAL
     if metric != (account.composition == "metric"):
         raise ConfigError(

@@ -26,6 +26,7 @@ from rayprivacy.models import loading
 from rayprivacy.models.heads import head_scale
 from rayprivacy.models.settings import AUTO, DOCUMENT_SEPARATOR, ModelConfig
 from rayprivacy.models.sources import resolve_base
+from rayprivacy.models.spelling import ids_of
 
 NumberFormat = Literal["bfloat16", "float32"]
 FORMATS: tuple[NumberFormat, ...] = ("bfloat16", "float32")
@@ -91,14 +92,18 @@ class Documents:
         start = tokenizer.get_vocab().get(DOCUMENT_SEPARATOR, tokenizer.bos_token_id)
         return Documents(tokenizer, tokenizer.eos_token_id if start is None else start, tokenizer.eos_token_id)
 
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a text alone, in which nothing is a control token."""
+        return ids_of(self.tokenizer, [text])[0]
+
     def document(self, text: str, max_tokens: int) -> list[int]:
         """Token ids `start, at most max_tokens of text, end`; `end` is left out where the text was cut."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)  # it would log the length of a text
+        ids = self.ids(text)
         return [self.start, *ids[:max_tokens], *([self.end] if len(ids) <= max_tokens else [])]
 
     def prefix(self, text: str, most: int | None = None) -> list[int]:
         """Token ids `start, text`, to be continued; of a longer text the first `most` tokens."""
-        return [self.start, *self.tokenizer.encode(text, add_special_tokens=False, verbose=False)[:most]]
+        return [self.start, *self.ids(text)[:most]]
 
     def text(self, ids: list[int]) -> str:
         """The text of token ids, without special tokens."""

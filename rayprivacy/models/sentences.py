@@ -46,7 +46,9 @@ class SentenceModel:
 
     def vectors(self, texts: list[str]) -> npt.NDArray[np.float64]:
         """The vector of each text's first `TOKENS` tokens, [texts, width], of length 1."""
-        ids = [self.tokenizer.encode(text, truncation=True, max_length=TOKENS) for text in texts]
+        ids = [
+            self.tokenizer.encode(text, truncation=True, max_length=TOKENS, split_special_tokens=True) for text in texts
+        ]
         order = sorted(range(len(ids)), key=lambda place: len(ids[place]))
         found = np.zeros((len(ids), self.model.config.hidden_size))
         for start in range(0, len(order), _BATCH):

@@ -26,6 +26,7 @@ from rayprivacy.core.private import Private, Released, digest_json
 from rayprivacy.corpus.manifest import ShardManifest
 from rayprivacy.corpus.phrases import PhraseFile
 from rayprivacy.corpus.shards import shard_corpus
+from rayprivacy.corpus.sources import left_out
 from rayprivacy.corpus.verify import verify_with_ray
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.backbone import Backbone, load_backbone
@@ -228,6 +229,8 @@ class RunContext(Generic[R]):
         """
         recipe, unit, corpus = self.recipe, self.recipe.privacy.unit, corpus_of(self.run)
         folder = folder or self.shards
+        if corpus.source == recipe.corpus.source and (said := left_out(corpus)):  # of a copy nothing is
+            self._say(said)
         with self.run.stage(f"{CORPUS_BY} {unit}"):
             self._await_machines(CORPUS)
             self.corpus = shard_corpus(

@@ -27,7 +27,7 @@ from rayprivacy.core.keys import KEY_BYTES, Key, load_key
 from rayprivacy.core.private import Seal
 from rayprivacy.corpus.layout import add_digests
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.sources import check_columns
+from rayprivacy.corpus.sources import check_columns, plain_string
 from rayprivacy.corpus.tables import Table
 from rayprivacy.runs.checks import DATASET, check_files, table_behind
 from rayprivacy.runs.directory import COPY, R, Run
@@ -127,7 +127,8 @@ def _write(run: Run[R], dataset: "Dataset") -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     private_directory(scratch)
     rows = dataset.select_columns(run.recipe.corpus.columns)
-    blocks = rows.repartition(target_num_rows_per_block=_ROWS, strict=True)
+    plain = rows.map_batches(_plain, batch_format="pyarrow")
+    blocks = plain.repartition(target_num_rows_per_block=_ROWS, strict=True)
     copy = partial(_copied, folder=scratch, key_path=_key_path(run))
     with _in_order(blocks.map_batches(copy, batch_size=None, batch_format="pyarrow")) as copied:
         written = [(row["file"], row["sum"]) for row in rows_of(copied, COPY, _SEAL)]
@@ -138,6 +139,16 @@ def _write(run: Run[R], dataset: "Dataset") -> None:
         shutil.rmtree(folder, ignore_errors=True)
         scratch.rename(folder)
     shutil.rmtree(scratch, ignore_errors=True)
+
+
+@_SEAL.around(COPY)
+def _plain(rows: pa.Table) -> pa.Table:
+    """Rows whose values Arrow knows: Ray pickles a column where it does not, as for a text with a lone surrogate."""
+    for at, field in enumerate(rows.schema):
+        if isinstance(field.type, pa.BaseExtensionType):
+            strings = pa.array(map(plain_string, rows[at].to_pylist()), pa.large_string())
+            rows = rows.set_column(at, field.name, strings)
+    return rows
 
 
 @_SEAL.around(COPY)

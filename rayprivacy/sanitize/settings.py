@@ -5,6 +5,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, field_validator, model_validator
 
 from rayprivacy.core.config import Config, PathKind
+from rayprivacy.core.names import Label
 
 Kind = Literal["email", "url", "ip", "date", "card", "phone", "code"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -34,7 +35,7 @@ class LabelsConfig(Config):
 
     kind: Literal["copy", "randomize"] = "copy"
     epsilon: float = Field(default=2.0, gt=0)
-    values: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    values: dict[str, tuple[Label, ...]] = Field(default_factory=dict)
 
     @field_validator("values")
     @classmethod
@@ -56,8 +57,9 @@ class SanitizeConfig(Config):
         length: `unit` scales every vector to length 1, `raw` leaves it.
         cap: distances above it count as it; None leaves them.
         epsilon: of a token, per unit of distance; for `randomized_response` of a token.
-        keep: in place of `epsilon`: the share of draws that give a word itself, median over the vocabulary. Without
-            both, epsilon is the largest that `privacy.epsilon` allows.
+        keep: in place of `epsilon`: the share of draws that give a word itself, median over the vocabulary; frequent
+            words stay less often, so a running text keeps fewer. Without both, epsilon is the largest that
+            `privacy.epsilon` allows.
         plus: SanText+; None protects every word.
         max_tokens: number of tokens to which texts are cut.
         layout: `spaces` puts one space between words; `keep` releases what stood between them.

@@ -113,7 +113,7 @@ class LlguidanceMatcher:
 
     def accepts(self, text: str) -> bool:
         """Whether a text follows the grammar from its first character to its last."""
-        reader, tokens = self.begun(), self._documents.tokenizer.encode(text, add_special_tokens=False)
+        reader, tokens = self.begun(), self._documents.ids(text)
         if not _is_read(self._grammar, text) or reader.validate_tokens(tokens) < len(tokens):
             return False
         return bool(reader.consume_tokens(tokens) and reader.is_accepting())

@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rayprivacy.core.config import PathKind
+from rayprivacy.core.names import Label
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.size import ModelSize, size_of
 from rayprivacy.models.sources import MINILM
@@ -127,7 +128,7 @@ class TaggerConfig(ModelConfig):
     layers: int | None = Field(default=None, ge=1)
     trained: Literal["all", "layers", "heads"] = "all"
     crf: bool = False
-    intents: tuple[str, ...] = ()
+    intents: tuple[Label, ...] = ()
     slots: tuple[str, ...] = ()
 
     @field_validator("intents", "slots")

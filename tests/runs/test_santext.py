@@ -208,13 +208,14 @@ def test_the_short_form_sanitises_one_file(bench, capsys):
     for wrong, says in (
         (words, "give --epsilon"),
         ([*over, "--keep", "0.3"], "over the source: name another file"),
-        ([*words, "--epsilon", "0"], "'privacy.epsilon' is 0"),
+        ([*words, "--epsilon", "0"], "--epsilon is 0"),
     ):
         assert main(wrong) == 2
         assert says in capsys.readouterr().err
     assert source.read_bytes() == before
     assert main([*words, "--keep", "0.3"]) == 0
     assert "Epsilon of a document" in capsys.readouterr().out
+    assert pq.read_table(out).column_names == ["document", "said"]
     assert len(pq.read_table(out)) == USERS * 4
     run = out.with_name("out.parquet.run")
     assert (run / "certificate.md").is_file()

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from rayprivacy.blocks import pretrain_plan, steps_plan, writing_plan
 from rayprivacy.core.config import Config
+from rayprivacy.core.names import Label
 from rayprivacy.core.units import Budget, PrivacyUnit
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig
 from rayprivacy.dpsgd.settings import DpSgdConfig
@@ -34,7 +35,7 @@ class DomainsConfig(Config):
         values: for each of corpus.labels, its public values; `other` is always one more.
     """
 
-    values: dict[str, tuple[str, ...]] = Field(default={})
+    values: dict[str, tuple[Label, ...]] = Field(default={})
 
 
 class CentralConfig(Config):

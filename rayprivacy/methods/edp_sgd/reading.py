@@ -12,6 +12,7 @@ from rayprivacy.dpsgd.batches import Document
 from rayprivacy.dpsgd.units import Reading, Row, no_context
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
 from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.spelling import PLAIN
 from rayprivacy.tagging import loss, model
 from rayprivacy.tagging.settings import Tags
 
@@ -70,7 +71,7 @@ class TaggedRows:
 
 def _tokens(tokenizer: Any, words: list[str], most: int) -> tuple[list[int], list[int | None]]:
     """Token ids of some words with blanks between, and for each the word that it ends in, or None for a blank."""
-    found = tokenizer(" ".join(words), add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    found = tokenizer(" ".join(words), return_offsets_mapping=True, **PLAIN)
     word_at = [at if place < len(word) else None for at, word in enumerate(words) for place in range(len(word) + 1)]
     return found["input_ids"][:most], [word_at[end - 1] for _, end in found["offset_mapping"][:most]]
 

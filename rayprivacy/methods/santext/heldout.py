@@ -130,8 +130,7 @@ class _Reader:
 
     def _encoded(self, word: int) -> list[int]:
         text = f" {self.spelled[word]}" if word < len(self.spelled) else " something"
-        found: list[int] = self.backbone.tokenizer.encode(text, add_special_tokens=False)
-        return found
+        return self.backbone.ids(text)
 
     @cached_property
     def _first(self) -> Ids:

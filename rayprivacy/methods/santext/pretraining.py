@@ -76,7 +76,7 @@ def examples(backbone: Backbone, found: Planned, texts: Sequence[str]) -> list[E
     coins = mechanism.Coins(Key.for_tests(), "public text", "0")
     tags = np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)
     after, ends = found.mechanism.draw(ids, tags, documents.places_in(lengths), coins), np.cumsum(lengths)[:-1]
-    pieces = [backbone.tokenizer.encode(f" {word}", add_special_tokens=False) for word in found.vocabulary.words]
+    pieces = [backbone.ids(f" {word}") for word in found.vocabulary.words]
     pairs = zip(np.split(ids, ends), np.split(after, ends), strict=True)
     return [_example(backbone.start, pieces, *pair) for pair in pairs if len(pair[0]) > 1]
 

@@ -51,7 +51,7 @@ class _Example:
 
 def asked(utterance: str, documents: Documents, most: int) -> str:
     r"""The prompt for the tree of an utterance; tokens beyond the first `most` are not read."""
-    ids = documents.tokenizer.encode(utterance, add_special_tokens=False, verbose=False)
+    ids = documents.ids(utterance)
     return f"parse {utterance if len(ids) <= most else documents.text(ids[:most])}\n"
 
 

@@ -1,0 +1,72 @@
+"""Quotes of CSV files: what programs write is read as it is, and an open quote is refused."""
+
+import csv
+import io
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayprivacy.core.errors import CorpusError
+from rayprivacy.corpus import sources
+from rayprivacy.corpus.quotes import QuotesRead
+from rayprivacy.corpus.settings import CorpusConfig
+
+
+def rows_of(data):
+    pieces = sources.read_pieces(pa.BufferReader(data), "csv", ["user", "text"])
+    return [tuple(row.values()) for piece in pieces for row in piece.to_pylist()]
+
+
+FIELDS = st.text(st.sampled_from("ab,\"\n \u00e9'"), max_size=12)
+
+
+@given(st.lists(st.tuples(FIELDS, FIELDS), min_size=1), st.sampled_from(["\n", "\r\n"]), st.booleans(), st.booleans())
+def test_what_programs_write_is_read(rows, end, everything, mark):
+    file = io.StringIO(newline="")
+    writer = csv.writer(file, lineterminator=end, quoting=csv.QUOTE_ALL if everything else csv.QUOTE_MINIMAL)
+    writer.writerows([("user", "text"), *rows])
+    data = file.getvalue().encode("utf-8-sig" if mark else "utf-8")
+    assert rows_of(data) == rows
+    for size in (1, 2, 5):
+        read = QuotesRead(pa.BufferReader(data))
+        assert b"".join(iter(lambda: read.read(size), b"")) == data  # noqa: B023
+
+
+BAD = [
+    'ann,"hello\nbob,good day\ncat,bye\n',  # to the end of the file
+    'ann,"hello\nbob,good day\ncat,"bye"\n',  # to a quote that was to open another field
+    'ann,"hello\n"bob",good day\n',
+    'ann,"she said \\"hi\\" twice"\n',  # a backslash doubles no quote
+    'ann,"a"b\n',
+    'ann,"',
+    '"',
+    'ann,"""',
+    'ann,"\n',
+]
+
+
+@pytest.mark.parametrize("size", [1, 3, 1 << 20])
+@pytest.mark.parametrize("data", BAD)
+def test_an_open_quote_is_refused(data, size):
+    with pytest.raises(CorpusError, match="has a CSV file"):
+        rows_of(f"user,text\n{data}".encode())
+    read = QuotesRead(pa.BufferReader(f"user,text\n{data}".encode()))
+    with pytest.raises(CorpusError) as caught:
+        list(iter(lambda: read.read(size), b""))
+    assert not [word for word in ("ann", "bob", "hi") if f" {word}" in str(caught.value)]
+
+
+def test_a_quote_inside_of_a_bare_field_is_a_character():
+    assert rows_of(b'user,text\nann,5" pipe\nbob,""\n') == [("ann", '5" pipe'), ("bob", "")]
+
+
+def test_files_that_are_left_out_are_counted(tmp_path):
+    for name in ("a.csv", ".ipynb_checkpoints/a-checkpoint.csv", "_temporary/0/b.csv", "_SUCCESS", "notes.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("user,text\nann,hi\n")
+    found = sources.locate(CorpusConfig(source=str(tmp_path)))
+    assert [len(found.paths), found.left_out] == [1, 4]
+    assert "4 files of corpus.source left out" in sources.left_out(CorpusConfig(source=str(tmp_path)))
+    assert not sources.left_out(CorpusConfig(source=str(tmp_path / "a.csv")))
