@@ -116,7 +116,7 @@ def test_what_a_release_is_made_of_changes_its_coins(shared, finished, key, valu
 
 
 CRASHES = {
-    "in a task": "rayprivacy.work.mapping.rows_of",
+    "in a task": "rayprivacy.work.mapping.in_tasks",
     "before the commit": "rayprivacy.release.files.digest_file",
     "after the commit": "pathlib.Path.replace",
 }
