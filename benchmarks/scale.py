@@ -18,6 +18,8 @@ import json
 import multiprocessing
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -66,7 +68,7 @@ def measure(work: Path, rows: int, users: int, cpus: int, old: Path | None = Non
         runs.append(
             {"rows": size, "users": users, "file_mb": round(bytes_ / MIB)}
             | {"polars": _alone(group_by, work / "corpus.parquet"), "sharding": _alone(shard, work, cpus)}
-            | ({"old": _of(old, shard, work, cpus)} if old else {})
+            | ({"old": _of(old, work, cpus)} if old else {})
         )
     half, whole = (run["sharding"] for run in runs)
     return {
@@ -174,14 +176,15 @@ def _alone(call: Any, *arguments: Any) -> Any:
         return pool.apply(call, arguments)
 
 
-def _of(checkout: Path, call: Any, *arguments: Any) -> Any:
-    """The same with the package of another checkout, which the new process finds first."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(checkout.absolute()), before]))
-    try:
-        return _alone(call, *arguments)
-    finally:
-        os.environ["PYTHONPATH"] = before or ""
+def _of(checkout: Path, work: Path, cpus: int) -> Any:
+    """What `shard` measures of the package in another checkout, in a process that finds it first."""
+    code = "import json, sys, scale; print(json.dumps(scale.shard(scale.Path(sys.argv[1]), int(sys.argv[2]))))"
+    path = os.pathsep.join(map(str, [checkout.absolute(), Path(__file__).parent]))
+    command = [sys.executable, "-c", code, str(work), str(cpus)]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": path}, cwd=checkout, stdout=subprocess.PIPE, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _table(figures: dict[str, Any]) -> str:

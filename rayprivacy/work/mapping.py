@@ -24,6 +24,7 @@ X = TypeVar("X")
 T = TypeVar("T")
 LOSSES = 4  # of processes, after which the cluster is not worth waiting for
 ROOM_S = 600  # how long a pool waits for its first actor, which may need a machine that is started for it
+SHUFFLED_BYTES = 128 << 20  # of rows that one task spreads at a time; several times as much memory, at its peak
 FETCH_S = 120  # how long a shuffle waits for rows that a node held: what is lost may not be made while it waits
 
 
@@ -39,6 +40,7 @@ def _dataset(blocks: Iterable[pa.Table]) -> "ray.data.Dataset":
     context.execution_no_progress_timeout_s = -1  # one piece of work may take hours
     context.wait_for_min_actors_s = ROOM_S
     context.hash_shuffle_reduce_get_timeout_s = FETCH_S
+    context.shuffle_input_batch_bytes = SHUFFLED_BYTES
     context.autoscaling_config.actor_pool_util_upscaling_threshold = 1.0  # one more while every actor has work
     dataset: ray.data.Dataset = ray.data.from_blocks([*blocks])
     return dataset
