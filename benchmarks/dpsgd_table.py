@@ -23,7 +23,7 @@ import torch
 from ensembles import HALVES, heldout_rows
 
 from rayprivacy.core.private import digest_json
-from rayprivacy.evaluation.language import perplexity, total_nll
+from rayprivacy.evaluation.language import perplexity, row_nll
 from rayprivacy.methods.generator.plan import STEPS, plan_run
 from rayprivacy.methods.generator.recipe import METHOD
 from rayprivacy.methods.registry import load_recipe
@@ -65,7 +65,7 @@ def measured(run: Any, half: str, model: str) -> float:
     teachers: TeachersConfig = load_recipe(JOBS / "seqpate" / "europarl.yaml").teachers  # type: ignore[attr-defined]
     backbone = load_backbone(ModelConfig(base=model, dtype=run.recipe.model.dtype))
     rows = heldout_rows(run.private("shards"), backbone, teachers, half)
-    return round(perplexity(*total_nll(rows.hidden, rows, backbone.head)), 3)
+    return round(perplexity(float(row_nll(rows.hidden, rows, backbone.head).sum()), int(rows.predicts.sum())), 3)
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.sampler import PoissonSampler
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.dpsgd.units import Reading, read_units
-from rayprivacy.evaluation.language import perplexity, total_nll
+from rayprivacy.evaluation.language import perplexity, row_nll
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
@@ -116,7 +116,7 @@ class Levers:
     def perplexity(self, backbone: Backbone, model: Any) -> float:
         """Of the held-out speakers."""
         rows = heldout_rows(self.shards, Backbone(**vars_of(backbone) | {"model": model}), self.recipe.teachers, HALF)
-        return round(perplexity(*total_nll(rows.hidden, rows, backbone.head)), 3)
+        return round(perplexity(float(row_nll(rows.hidden, rows, backbone.head).sum()), int(rows.predicts.sum())), 3)
 
     @cached_property
     def reading(self) -> Reading:

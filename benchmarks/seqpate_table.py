@@ -40,7 +40,7 @@ from rayprivacy.core.units import NeighbouringRelation
 from rayprivacy.corpus.manifest import read_manifest
 from rayprivacy.corpus.phrases import load_phrases
 from rayprivacy.corpus.public import load_prompts
-from rayprivacy.evaluation.language import perplexity, total_nll
+from rayprivacy.evaluation.language import perplexity, row_nll
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.methods.seqpate.deep_student import DeepStudent
@@ -87,7 +87,8 @@ class Bench:
         """Of the held-out speakers."""
         if isinstance(student, DeepStudent):
             return perplexity(*student.nll(self.heldout))
-        return perplexity(*total_nll(student.hidden(self.heldout), self.heldout, self.backbone.head))
+        losses = row_nll(student.hidden(self.heldout), self.heldout, self.backbone.head)
+        return perplexity(float(losses.sum()), int(self.heldout.predicts.sum()))
 
     def baselines(self) -> dict[str, float]:
         """Pub, Pub+pseudo, and Pri, which has no guarantee."""

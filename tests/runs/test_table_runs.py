@@ -1,6 +1,8 @@
 """Every kind of source makes the same shards; a table is read at the version with which its run began."""
 
+import json
 import shutil
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -61,6 +63,15 @@ def test_a_dataset_makes_the_shards_of_files(copies, expected):
     assert {path.stat().st_mode & 0o777 for path in copied} == {0o600}
     assert [path.name for path in copied] == [".stamp", "00000000.parquet"]
     assert pq.read_schema(copied[1]).names == ["who", "said"], "the recipe's columns and no other"
+
+
+def test_values_that_only_python_knows_make_the_shards_of_files(copies, tmp_path):
+    """A text with half of a surrogate pair and ids that are UUIDs, beside the same rows in JSONL."""
+    rows = [{"who": UUID(int=number), "said": f"text {number} \ud83d end"} for number in range(20)]
+    lines = [json.dumps({"who": str(row["who"]), "said": row["said"]}) for row in rows]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    expected = copies.shards("files", str(tmp_path / "rows.jsonl"))[2]
+    assert copies.shards("run", DATASET, ray.data.from_items(rows))[2] == expected
 
 
 @pytest.mark.parametrize("kind", TABLES)

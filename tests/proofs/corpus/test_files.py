@@ -180,7 +180,7 @@ def test_prompts(tmp_path):
         path.write_bytes(data)
         with pytest.raises(ConfigError, match=r"p\.txt"):
             load_prompts(str(path))
-    with pytest.raises(ConfigError, match="FileNotFoundError"):
+    with pytest.raises(ConfigError, match="No such file or directory"):
         load_prompts(str(tmp_path / "none.txt"))
 
 

@@ -12,6 +12,7 @@ from plain_shards import bound, finished, string_table
 
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.names import name_of
 from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT, Layout, add_digests, content_digest, finish, held_out, prepare
@@ -55,7 +56,7 @@ def test_one_user_one_shard_within_the_bound(rows):
     assert set(seen) == set(table_of(rows)["user"].to_pylist())
 
 
-@given(ROWS, IDS.filter(lambda user: user.strip()), st.lists(st.text(CHARS, min_size=1), min_size=1, max_size=9))
+@given(ROWS, IDS.filter(name_of), st.lists(st.text(CHARS, min_size=1), min_size=1, max_size=9))
 @example(rows=[("a", "text 1", "x")], joined="A", texts=["text 1"])
 def test_a_user_who_joins_moves_nobody_and_changes_no_choice(rows, joined, texts):
     before = by_user(sharded([rows]))

@@ -57,6 +57,7 @@ def _points(found):
 
 
 # The upper end of the rate of false alarms at each of the three thresholds.
+UNPLANTED = {name: note for name, note in NOTES.items() if name != "canaries"}  # none is planted here
 MEASURED = [max(point.rate, point.most_false_alarms) for point in operating_points(*SCORES)]
 
 
@@ -79,8 +80,8 @@ def test_the_central_account_that_pays_for_all_steps_is_the_bound(audit, tmp_pat
     assert _points(found) == [(round(most.most_hits(rate), 4), None) for rate in MEASURED]
     assert found["verdict"]["flagged"]
     assert "what epsilon 2.5 at delta 1e-05 of account 'users' admits" in found["verdict"]["sentence"]
-    assert set(found["notes"]) == {*NOTES, "claim"}
-    assert all("'users'" in found["notes"][name] for name in ("claim", "admitted", "canaries"))
+    assert set(found["notes"]) == {*UNPLANTED, "claim"}
+    assert all("'users'" in found["notes"][name] for name in ("claim", "admitted"))
     assert 'class="best"' in roc(read_model(tmp_path / "audit.json", Audit))
     generous = audit(kind="selective", **CENTRAL | {"other_accounts": [USERS | {"epsilon": 40.0}]})
     assert not generous["verdict"]["flagged"]
@@ -96,7 +97,7 @@ def test_a_central_claim_is_compared_as_ever(audit, keys):
     assert "what epsilon 3 at delta 1e-06 admits" in found["verdict"]["sentence"]
     expected = NormalDist().cdf(NormalDist().inv_cdf(MEASURED[2]) + 0.5)
     assert _points(found)[2][1] == pytest.approx(expected, abs=0.03)
-    assert found["notes"] == NOTES
+    assert found["notes"] == UNPLANTED
 
 
 @pytest.mark.parametrize(

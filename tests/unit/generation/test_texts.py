@@ -26,7 +26,7 @@ from rayprivacy.generation.settings import ONNX, SamplingConfig, best_engine, re
 from rayprivacy.generation.text_writers import holds_structure, is_degenerate
 from rayprivacy.release.histogram import MAX_CELLS
 
-VALUES = {"topic": ("Mozart or Beethoven?", "What if pigs could fly?"), "stars": ("1.0", "5.0", "other")}
+VALUES = {"topic": ("Mozart or Beethoven?", "What if pigs could fly?"), "stars": ("1.0", "5", "other")}
 CODES = Codes(CodesConfig(values=VALUES), ("topic", "stars"))
 
 
@@ -35,22 +35,22 @@ def test_cells_and_labels_are_each_others_inverse_and_a_code_names_them():
     labels = [CODES.labels(cell) for cell in range(CODES.cells)]
     assert [CODES.index(values) for values in labels] == list(range(CODES.cells))
     assert len({tuple(values.items()) for values in labels}) == CODES.cells
-    assert labels[1] == {"topic": "Mozart or Beethoven?", "stars": "5.0"}
+    assert labels[1] == {"topic": "Mozart or Beethoven?", "stars": "5"}
     assert labels[-1] == {"topic": "other", "stars": "other"}
     assert Codes(CodesConfig(values={"stars": ("other", "1")}), ("stars",)).cells == 2, "other is not doubled"
     none = Codes(CodesConfig(), ())
     assert (none.cells, none.index({}), none.text(0), none.labels(0)) == (1, 0, "", {})
     assert none.draw(none.uniform, 3, 0) == [0, 0, 0]
     # A code is one line that names every label.
-    cell = CODES.index({"topic": "Mozart or Beethoven?", "stars": "5.0"})
-    assert CODES.text(cell) == "topic: Mozart or Beethoven? | stars: 5.0\n"
+    cell = CODES.index({"topic": "Mozart or Beethoven?", "stars": "5"})
+    assert CODES.text(cell) == "topic: Mozart or Beethoven? | stars: 5\n"
     assert len({CODES.text(cell) for cell in range(CODES.cells)}) == CODES.cells
     assert all(CODES.text(cell).count("\n") == 1 for cell in range(CODES.cells))
 
 
 @pytest.mark.parametrize("unlisted", [{"topic": "my own secret"}, {"topic": None}, {"topic": ""}, {}, {"mood": "sad"}])
 def test_what_is_not_on_the_public_list_is_other(unlisted):
-    assert CODES.labels(CODES.index(unlisted | {"stars": "5.0"})) == {"topic": "other", "stars": "5.0"}
+    assert CODES.labels(CODES.index(unlisted | {"stars": "5"})) == {"topic": "other", "stars": "5"}
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_what_is_not_on_the_public_list_is_other(unlisted):
     [
         ({"values": {"stars": ()}}, "'stars' has an empty list"),
         ({"values": {"stars": ("1", "1")}}, "'stars' has a value twice"),
-        ({"values": {"stars": ("1\n",)}}, "'stars' has a value of several lines"),
-        ({"values": {"stars": (1, 2)}}, "valid string"),
+        ({"values": {"stars": ("1\n2",)}}, "'stars' has a value of several lines"),
+        ({"values": {"stars": (1, 2)}}, "write it in quotes"),
         *(({"noise_multiplier": sigma}, "noise_multiplier") for sigma in (0, -1, float("nan"), float("inf"))),
         ({}, "no list for label 'stars': add its public values"),
         ({"values": VALUES | {"stars": ("1",), "mood": ("sad",)}}, "a list for 'mood', which is none of corpus.labels"),

@@ -43,7 +43,7 @@ def _opened(folder, base, out, **blocks):
     plan, run = method_of(recipe).planned(recipe), Run.open(folder / out, recipe, resume=True, console=QUIET)
     progress = ProgressGauges(recipe.release_id, {"pretraining_steps": 1}, shown=False)
     with closing(open_account(recipe, plan)) as ledger:
-        context = RunContext(run, plan, ledger, Key.for_tests(), progress)
+        context = RunContext(run, plan, lambda: ledger, Key.for_tests(), progress)
         context.corpus = CORPUS
         reading = Reading(recipe.privacy.unit, (), str, 8)
         yield context, Training(reading, recipe.adapter, recipe.training, recipe.resources)
