@@ -249,7 +249,7 @@ class PresetTraining(DpSgdConfig):
         if (
             not isinstance(name, str)
             or name not in cls.presets
-            or not (users is None or (type(users) is int and users > 0))
+            or not (users is None or (isinstance(users, int) and not isinstance(users, bool) and users > 0))
         ):
             return data  # no preset, or a value that its field refuses
         # The guess stays where the recipe gives both sizes itself: it may contradict them, which a plan remarks.

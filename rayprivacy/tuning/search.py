@@ -84,13 +84,13 @@ def _check_example(trials: Trials, example: Values) -> None:
             f"corpus.source is {table.kind.words}, of which each trial would choose a version of its own: search on"
             " files, which all trials share."
         )
-    check_files(recipe)
     card = method_of(recipe).card
     if card.has_model and not card.has_language_model:
         raise ConfigError(
             f"method '{recipe.method}' releases a tagger, whose losses searches cannot read yet: give values of your"
             " own, or choose them on public text."
         )
+    check_files(recipe)
     if trials.space.pruning is None:
         return
     if not trials.plan(example).chunks:

@@ -120,9 +120,12 @@ class Job:
         return dict(json.loads((self.folder / out / "metrics.json").read_text()))
 
     def kinds(self, account: str = "talk") -> list[str]:
-        """What the verified ledger has of an account, but for leases that others took over or that were renewed."""
+        """What the verified ledger has of an account, but for leases that others took over or that were renewed;
+        nothing of an account that is not open yet."""
         with Ledger.open(f"sqlite:///{self.folder}/ledger.db") as ledger:
             ledger.verify()
+            if account not in [each.name for each in ledger.accounts()]:
+                return []
             return [entry.kind for entry in ledger.entries(account) if entry.kind not in ("takeover", "renew")]
 
 

@@ -157,12 +157,12 @@ def test_a_plan_is_registered_with_its_account_or_nothing_is_opened(ledger):
 
 
 def test_an_account_that_exists_is_taken_as_it_is(ledger, monkeypatch):
+    """Where something was charged; another plan may replace one under which nothing was."""
     ledger.create_account("planned", *TERMS, "pld", plan=FITTING)
-    ledger.create_account("unplanned", *TERMS, "pld")
+    ledger.reserve("planned", "run", "d", FITTING[0])
     head = ledger.head()
     monkeypatch.setattr(opening, "plan_epsilon", lambda lines, delta: pytest.fail("nothing to price"))
-    for name in ("planned", "unplanned"):
-        assert ledger.ensure_account(name, *TERMS, "pld", plan=TOO_DEAR) == ledger.account(name)
+    assert ledger.ensure_account("planned", *TERMS, "pld", plan=TOO_DEAR) == ledger.account("planned")
     assert ledger.head() == head
 
 

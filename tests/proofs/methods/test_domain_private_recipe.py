@@ -151,7 +151,9 @@ def test_a_text_is_cut_when_the_policy_has_seen_all_of_it(cut, code, joined):
         return [text(row, REDACTED) for row in rows_of_part]
 
     whole = ("USR: " if joined else "") + f"my code is {MARK} please send the form"
-    assert copies(code) == copies("123456789") == [whole[:cut].rstrip()]
+    begin, end = whole.index(MARK), whole.index(MARK) + len(MARK)
+    expected = whole[: begin if begin < cut < end else cut].rstrip()  # no part of a mark is left
+    assert copies(code) == copies("123456789") == [expected]
 
 
 def test_policy_schedule_and_seed_are_part_of_the_release_without_their_file_too(tmp_path):
