@@ -161,7 +161,8 @@ def _scores(
 
 def _tuned(audit: RunAudit, root: Path) -> list[Backbone]:
     """The models of a run that were trained from the base."""
-    return [load_backbone(audit.base.model_copy(update={"base": str(root / each.folder)})) for each in audit.models]
+    bases = [audit.base.model_copy(update={"base": str(root / each.folder)}) for each in audit.models]
+    return [load_backbone(base, released=True) for base in bases]
 
 
 def _read(audit: RunAudit, models: Sequence[Backbone], units: Sequence[AuditedUnit]) -> Read:

@@ -238,4 +238,4 @@ def load_saved(model_dir: Path) -> Backbone:
     """A model as `save_model` left it, in the number format that it was saved in."""
     stored = AutoConfig.from_pretrained(model_dir, trust_remote_code=False).dtype
     dtype: Literal["bfloat16", "float32"] = "bfloat16" if stored == torch.bfloat16 else "float32"
-    return load_backbone(ModelConfig(base=str(model_dir), dtype=dtype))
+    return load_backbone(ModelConfig(base=str(model_dir), dtype=dtype), released=True)

@@ -186,21 +186,32 @@ def load_documents(folder: Path) -> Documents:
     return Documents.of(loading.load_tokenizer(folder))
 
 
-def load_backbone(config: ModelConfig, device: torch.device | str = "cpu") -> Backbone:
-    """Load the base of a recipe: a causal language model on the device, or a tagger, always on the CPU."""
-    loaded: Backbone = import_module(config.LOADER).load(config, device)
+def load_backbone(config: ModelConfig, device: torch.device | str = "cpu", *, released: bool = False) -> Backbone:
+    """Load the base of a recipe: a causal language model on the device, or a tagger, always on the CPU.
+
+    A model that a run has `released` may have become anything, and its figures say so: no look at it refuses it.
+    """
+    loader = import_module(config.LOADER)
+    loaded: Backbone = loader.load(config, device)
+    if not released:
+        loader.look(config.base, loaded.model)
     return loaded
 
 
+def look(base: str, model: Any) -> None:
+    """Refuse a model with an adapter inside, with weights that are no numbers, or that is no language model."""
+    loading.check_model(base, model)
+    loading.check_language_model(base, model)
+
+
 def load(config: ModelConfig, device: torch.device | str) -> Backbone:
-    """Load a causal language model, after a look at what it can; see `load_backbone`."""
+    """Load a causal language model; see `load_backbone`."""
     base, dtype = config.base, fast_format() if config.dtype == AUTO else config.dtype
     with loading.telling(base):
         source = resolve_base(base)
         tokenizer = loading.load_tokenizer(source)
         model = loading.load_weights(base, AutoModelForCausalLM, source, dtype=getattr(torch, dtype))
     loading.check_tokenizer(base, tokenizer, model)
-    loading.check_language_model(base, model)
     cast(torch.nn.Module, model).to(device)
     read_head_contiguously(model)
     documents = Documents.of(tokenizer)

