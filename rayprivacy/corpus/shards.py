@@ -78,7 +78,7 @@ def shard_corpus(
     check_source(config)
     clear_parts(private_directory(out))
     room = memory // _OF_MEMORY
-    layout = replace(layout, cuts=-(-size_of(config) // (room * (layout.parts + 1))))
+    layout = replace(layout, cuts=max(1, -(-size_of(config) // (room * (layout.parts + 1)))))
     work = _Work(layout, key_path.absolute(), phrases, out, source, planted, room, version)
     try:
         manifest = _made(work, key, stamp)

@@ -23,6 +23,7 @@ from rayprivacy.corpus.manifest import part_paths, read_holdout, read_manifest, 
 from rayprivacy.corpus.phrases import load_phrases
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.shards import shard_corpus
+from rayprivacy.corpus.sources import CHITCHAT
 from rayprivacy.corpus.verify import SEAL, shards_per_phrase, verify_shards, verify_with_ray
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.methods.generator.method import label_sums, sums_of
@@ -263,6 +264,12 @@ def test_a_shuffle_that_ray_gives_up_is_begun_anew(tmp_path):
     rows = rows_of(grouped.map_groups(dies, batch_format="pyarrow"), "grouping", SEAL)
     assert sorted(row["number"] for row in rows) == [0, 1, 2]
     assert len([*tmp_path.glob("read-*")]) == 6
+
+
+def test_the_packaged_chat_is_sharded(tmp_path, key_path):
+    manifest = shard_corpus(CorpusConfig(source=CHITCHAT, max_records_per_user=8), key_path, 40, 10, tmp_path / "out")
+    assert len(manifest.files) == 5
+    assert 2000 < manifest.users < manifest.rows
 
 
 def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path, key_path, monkeypatch):
