@@ -269,7 +269,7 @@ def test_a_shuffle_that_ray_gives_up_is_begun_anew(tmp_path):
 def test_the_packaged_chat_is_sharded(tmp_path, key_path):
     manifest = shard_corpus(CorpusConfig(source=CHITCHAT, max_records_per_user=8), key_path, 40, 10, tmp_path / "out")
     assert len(manifest.files) == 5
-    assert 2000 < manifest.users < manifest.rows
+    assert 1000 < manifest.users < manifest.rows
 
 
 def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path, key_path, monkeypatch):
