@@ -32,11 +32,12 @@ def telling(base: str, failed: str = "it could not be loaded") -> Iterator[None]
         if "trust_remote_code" in str(error):
             why = "it brings code of its own, which is never run: name a model whose class is in transformers"
         else:
-            why = f"{failed} ({_reason(error)})"
+            why = f"{failed} ({reason(error)})"
         raise ConfigError(f"model.base is {base!r}: {why}.") from None
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """What a library says of a public model, in one line."""
     first = next(iter(str(error).strip().splitlines()), "").split(". ")[0].rstrip(".: ")
     said = first if len(first) <= _LONGEST else f"{first[:_LONGEST]} ..."
     return f"{type(error).__name__}: {said}" if said else type(error).__name__

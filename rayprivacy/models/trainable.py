@@ -22,6 +22,7 @@ from transformers.pytorch_utils import Conv1D
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.loading import reason
 from rayprivacy.models.settings import AdapterConfig
 
 LINEAR = (torch.nn.Linear, Conv1D)
@@ -70,7 +71,7 @@ def adapted(model: Any, lora: LoraConfig) -> Any:
         except ValueError as error:
             raise ConfigError(
                 f"model.base is of type {model.config.model_type!r}, to which PEFT adds no LoRA matrices"
-                f" ({str(error).partition('. ')[0]}): name another base."
+                f" ({reason(error)}): name another base."
             ) from None
 
 
