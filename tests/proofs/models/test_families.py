@@ -71,6 +71,11 @@ def _trained(folder, kind):
     model = trainable(backbone, recipe.adapter)
     for parameter in model.parameters():  # all of them matter: no zero biases, no LoRA factors that change nothing
         parameter.data += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    for module in model.modules():
+        if (
+            isinstance(module, torch.nn.Embedding) and module.padding_idx is not None
+        ):  # no training moves it, and loading makes it zero again
+            module.weight.data[module.padding_idx] = 0
     together = TOGETHER
     try:
         check_independence(model, row_losses, 12, together)

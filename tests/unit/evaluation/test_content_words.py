@@ -1,7 +1,9 @@
 """Content words: what real text is about, beside the share of synthetic texts that say it."""
 
 import numpy as np
+import pytest
 
+from rayprivacy.cli import runs
 from rayprivacy.evaluation.evaluate import draw
 from rayprivacy.evaluation.figures import CONTENT, tables
 from rayprivacy.evaluation.settings import EvaluationConfig
@@ -31,3 +33,11 @@ def test_words_of_one_or_two_users_are_not_listed():
     words = {each["word"] for each in content_words(_drawn(real, ["kernel"] * 60))}
     assert "kernel" in words
     assert "wunderlich" not in words
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_words_are_said_to_a_person_and_to_no_log(monkeypatch, capsys, terminal):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1" if terminal else "0")
+    word = {"word": "zebra", "synthetic": 0.1, "reference": 0.2}
+    runs._compared({"rows": [], "content_words": [word]})
+    assert ("zebra" in capsys.readouterr().out) is terminal
