@@ -322,7 +322,7 @@ def test_phrases_through_ray(tmp_path, key_path, names, local_ray):
     assert "a [masked]" in texts
     assert any("zebras" in text for text in texts)
     assert any("xq7-LEE" in text for text in read_holdout(tmp_path / "0")["text"].to_pylist())
-    assert "xq7" not in log_text(local_ray).lower()
+    assert "xq7-lee" not in log_text(local_ray).lower()  # ids of Ray may hold the beginning
 
 
 def test_another_list_shards_anew(tmp_path, key_path, names):
