@@ -110,7 +110,8 @@ def open_account(recipe: Recipe, plan: Plan, expected_head: str | None = None) -
 
 def was_charged(run: Run[Any]) -> bool:
     """Whether a run has begun, and its release was charged."""
-    if stored_recipe(run.root) is None:
+    file = ledger_file(run.recipe.privacy.ledger)
+    if stored_recipe(run.root) is None or (file is not None and not file.exists()):
         return False
     name = run.recipe.privacy.account
     with closing(run.recipe.privacy.open_ledger(run.ledger_head())) as ledger:
