@@ -174,21 +174,22 @@ def calibrated(root: Path) -> Json:
 
 
 @contextmanager
-def attempt(root: Path, key: Path, is_charged: Callable[[], bool]) -> Iterator[None]:
+def attempt(root: Path, is_charged: Callable[[], bool]) -> Iterator[None]:
     """Be alone in a run directory, which is made, and leave nothing there if a run is refused before it has worked.
 
-    What is removed is what was made here: in the directory, the folders around it, and the file of the key. A run has
-    worked when it was charged, or when one of its own stages has ended.
+    What is removed is what was made here: in the directory, and the folders around it. The file of the key stays, for
+    another run may have taken it up meanwhile. A run has worked when it was charged, or when one of its own stages has
+    ended.
     """
     missing = [folder for folder in (root, *root.parents) if not folder.exists()]
     made_folder(root, "the run directory (--out)")
     with _alone(private_directory(root)):
-        there = {*root.iterdir(), *([key] if key.exists() else ())}
+        there = {*root.iterdir()}
         try:
             yield
         except RayPrivacyError:
             if not (root / RECIPE in there or is_charged() or _has_worked(root)):
-                _remove({*root.iterdir(), key} - there, missing)
+                _remove({*root.iterdir()} - there, missing)
             raise
 
 

@@ -2,7 +2,7 @@
 
 It alone checks a recipe, decides what that leaves to the machines, plans, looks at the account, and tries the base
 model, once each and in this order; the account is opened when the first charge is about to be made. So a run that is
-refused before its work began leaves nothing behind: no directory, key, ledger or account.
+refused before its work began leaves no directory, ledger or account behind.
 """
 
 import json
@@ -91,7 +91,7 @@ def drive(
     """
     opened: list[Ledger] = []
     with ExitStack() as held:
-        held.enter_context(attempt(root, Path(recipe.privacy.key).absolute(), lambda: bool(opened)))
+        held.enter_context(attempt(root, lambda: bool(opened)))
         if mirror is not None:
             _pull(mirror, resume)
         begun, noise = stored_recipe(root), calibrated(root)
