@@ -268,20 +268,23 @@ def evaluate(
     """
     from rayprivacy.evaluation.figures import write_evaluation
     from rayprivacy.evaluation.settings import EvaluationConfig, require_extra
-    from rayprivacy.evaluation.texts import read_texts, text_blocks
+    from rayprivacy.evaluation.texts import files_left_out, read_texts, text_blocks
 
     require_extra("evaluate")
     folder = None if out is None else made_folder(at_home(out), "--out")  # before the work: none is done for nothing
     config = EvaluationConfig.parse(settings)
     sides = {"--real": real, "--synthetic": synthetic, "--holdout": holdout}
     require_public(config, [(name, str(sides[name])) for name in ("--real", "--holdout") if sides[name] is not None])
-    texts = {name: read_texts(source, name, config) for name, source in sides.items() if source is not None}
+    given = {name: source for name, source in sides.items() if source is not None}
+    texts = {name: read_texts(source, name, config) for name, source in given.items()}
+    untold = [said for name, source in given.items() if (said := files_left_out(source, name))]
     from rayprivacy.evaluation.evaluate import evaluate as measure
 
     searched = text_blocks(real, "--real", config)
     compared = texts["--real"], texts["--synthetic"], texts.get("--holdout")
     with (console or Console(stderr=True)).status("reading") as status:
         found = measure(*compared, config, progress=status.update, searched=searched)
+    found["notes"] += untold
     if folder is not None:
         write_evaluation(folder, found)
     return found

@@ -41,6 +41,7 @@ def hidden(
         raise ConfigError(f"the recipe's method is '{settings.method}', which has no policy: it hides no words.")
     if out is not None and out.exists():
         raise ConfigError(f"--out is '{out}', which is there already: name a new file.")
+    from rayprivacy.corpus.sources import left_out
     from rayprivacy.policies.looked import Counts, look
     from rayprivacy.policies.settings import make_policy  # seconds to import
 
@@ -62,6 +63,7 @@ def hidden(
         f"texts: {counts.texts:,}, {_of(counts.with_hidden, counts.texts)} with hidden words",
         f"words: {counts.words:,}, {_of(counts.hidden_words, counts.words)} hidden",
         *([f"most often: {often}"] if often else []),
+        *([said] if (said := left_out(settings.corpus)) else []),
         *([f"written to {out}"] if out is not None else []),
     ]
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,11 +12,13 @@ from rich.console import Console
 from rayprivacy import api
 from rayprivacy.cli.options import Overrides, RecipeFile, WorkFolder, show_claim, show_files
 from rayprivacy.core.console import WholeTable
-from rayprivacy.core.files import Json, read_json
+from rayprivacy.core.errors import RayPrivacyError
+from rayprivacy.core.files import Json, at_home, read_json
 from rayprivacy.evaluation.figures import COLUMNS, JSON_FILE, tables
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.registry import method_of, recipe_schema
 from rayprivacy.runs.files import read_mapping
+from rayprivacy.runs.recipe import Recipe
 
 if TYPE_CHECKING:
     from rayprivacy.tuning.outcome import Outcome
@@ -59,6 +62,18 @@ def plan(
     """
     settings = api.load_recipe(recipe, override or ())
     api.plan(settings, timed=True, nodes=nodes, users=users, minutes=minutes).show(Console())
+    if said := _left_out(settings):
+        _say(said)
+
+
+def _left_out(recipe: Recipe) -> str:
+    """Which files of a folder on this machine a run would not read; of a corpus elsewhere a plan says nothing."""
+    from rayprivacy.corpus.sources import left_out
+
+    with suppress(RayPrivacyError, OSError):
+        if at_home(recipe.corpus.source).is_dir():
+            return left_out(recipe.corpus)
+    return ""
 
 
 @app.command()

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from rayprivacy.core.errors import CorpusError
 from rayprivacy.core.private import Seal
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.sources import SourceFiles, choice, columns_of, filesystem_of, locate, read_pieces
+from rayprivacy.corpus.sources import SourceFiles, choice, columns_of, filesystem_of, left_out, locate, read_pieces
 from rayprivacy.corpus.users import canonical_labels, canonical_users, stripped_texts
 from rayprivacy.evaluation.settings import EvaluationConfig
 
@@ -110,6 +110,12 @@ def read_texts(source: str, option: str, config: EvaluationConfig) -> Texts:
     if len(texts) < LEAST_TEXTS:
         raise CorpusError(f"{option} has {len(texts)} texts that are not empty: give at least {LEAST_TEXTS}.")
     return texts
+
+
+def files_left_out(source: str, option: str) -> str:
+    """A sentence on the files of a folder that `read_texts` does not read; empty where there are none."""
+    with _named(option):
+        return left_out(CorpusConfig.parse({"source": source})).replace("corpus.source", option)
 
 
 def text_blocks(source: str, option: str, config: EvaluationConfig) -> Iterator[list[str]]:

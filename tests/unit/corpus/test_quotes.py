@@ -5,9 +5,13 @@ import io
 
 import pyarrow as pa
 import pytest
+import yaml
+from commands import command
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rayprivacy import api
+from rayprivacy.cli import runs
 from rayprivacy.core.errors import CorpusError
 from rayprivacy.corpus import sources
 from rayprivacy.corpus.quotes import QuotesRead
@@ -70,3 +74,22 @@ def test_files_that_are_left_out_are_counted(tmp_path):
     assert [len(found.paths), found.left_out] == [1, 4]
     assert "4 files of corpus.source left out" in sources.left_out(CorpusConfig(source=str(tmp_path)))
     assert not sources.left_out(CorpusConfig(source=str(tmp_path / "a.csv")))
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_whatever_reads_a_folder_says_how_many_files_it_leaves_out(tmp_path, monkeypatch):
+    folder, rows = tmp_path / "chats", "".join(f"u{row % 7},hello {row} seat\n" for row in range(60))
+    folder.mkdir()
+    for name in ("a.csv", ".hidden.csv", "_SUCCESS"):
+        (folder / name).write_text(f"user,text\n{rows}")
+    recipe = {"method": "domain_private", "corpus": {"source": "chats"}, "policy": {"kind": "patterns"}}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    said = "2 files of {} left out"
+    for words in (["plan", "recipe.yaml"], ["hidden", "recipe.yaml"]):
+        assert said.format("corpus.source") in command(words, tmp_path).stdout
+    monkeypatch.chdir(tmp_path)
+    for other in ("chats/a.csv", "not_here", "s3://a-bucket/chats", "chitchat"):
+        assert not runs._left_out(api.load_recipe("recipe.yaml", {"corpus.source": other}))
+    found = api.evaluate(str(folder), str(folder), holdout=str(folder / "a.csv"), embeddings=("tfidf",), base=None)
+    told = [note for note in found["notes"] if "left out" in note]
+    assert [note.partition(":")[0] for note in told] == [said.format(side) for side in ("--real", "--synthetic")]
