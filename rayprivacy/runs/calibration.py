@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import Json, keep, kept_file
 from rayprivacy.core.private import digest_json
 
+T = TypeVar("T")
 _PACKAGES = ("rayprivacy", "dp-accounting", "numpy", "scipy")
 _of_run: ContextVar[Json | None] = ContextVar("calibrated values of a run", default=None)
 
@@ -41,15 +42,29 @@ def kept(compute: Callable[[], float], is_enough: Callable[[float], bool], *inpu
 
     ConfigError where a run began with it, and it `is_enough` no more.
     """
-    return float(_own(compute, _is_positive, is_enough, inputs))
+    return float(_own(compute, is_positive, is_enough, inputs))
 
 
-def kept_values(compute: Callable[[], Json], is_enough: Callable[[Json], bool], *inputs: Any) -> Json:
-    """JSON values by name, computed before or now from inputs as in `kept`."""
-    return dict(_own(compute, lambda found: isinstance(found, dict), is_enough, inputs))
+def kept_values(
+    compute: Callable[[], Json], made: Callable[[Json], T], is_enough: Callable[[T], bool], *inputs: Any
+) -> T:
+    """What is `made` of JSON values by name, computed before or now from inputs as in `kept`.
+
+    Values of which it cannot be made, whatever it raises of them, are damaged.
+    """
+
+    def fits(found: Any) -> bool:
+        try:
+            made(found)
+        except Exception:  # noqa: BLE001 - files may hold anything, all of it public
+            return False
+        return True
+
+    return made(_own(compute, fits, lambda found: is_enough(made(found)), inputs))
 
 
-def _is_positive(found: Any) -> bool:
+def is_positive(found: Any) -> bool:
+    """Whether this is a positive number."""
     return isinstance(found, int | float) and 0 < found < math.inf
 
 
@@ -64,8 +79,9 @@ def _own(
         values[name] = _kept(compute, fits, inputs)
     elif not (fits(values[name]) and is_enough(values[name])):
         raise ConfigError(
-            f"the run began with noise ({values[name]}) that by the installed versions costs more than privacy.epsilon:"
-            " finish it with the versions that it began with, or choose another --out for a new release."
+            f"the run began with noise ({values[name]}) that is damaged, or by the installed versions costs more than"
+            " privacy.epsilon: finish it with the versions that it began with, or choose another --out for a new"
+            " release."
         )
     return values[name]
 

@@ -167,10 +167,12 @@ def stored_recipe(root: Path) -> Json | None:
 def calibrated(root: Path) -> Json:
     """What the run in a directory was calibrated to (see `calibration`); empty where none has begun."""
     path = root / "public" / CALIBRATED
-    try:
-        return dict(read_json(path)) if path.exists() else {}
-    except (TypeError, ValueError):
-        raise ConfigError(f"{path} is damaged: bring it back, or choose another --out for a new release.") from None
+    found = None
+    with suppress(ValueError):
+        found = read_json(path) if path.exists() else {}
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} is damaged: bring it back, or choose another --out for a new release.")
+    return found
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 from rayprivacy.accounting.events import document_epsilon
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.methods.santext.recipe import SanTextRecipe
-from rayprivacy.runs.calibration import kept, kept_values
+from rayprivacy.runs.calibration import is_positive, kept, kept_values
 from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.mechanism import Mechanism, RandomizedResponse, SanText, randomized_response_epsilon
 from rayprivacy.sanitize.settings import SanitizeConfig
@@ -77,12 +77,17 @@ def planned(recipe: SanTextRecipe) -> Planned:
         return {"epsilon": epsilon, "worst": table.worst_pair, "keep": float(np.median(table.keep_rates))}
 
     asked = config.keep, config.epsilon, None if config.keep or config.epsilon else _for_each(recipe) - cost
-    inputs = [vocabulary.digest, first, config.cap, *asked]
-    found = kept_values(compute, _priced_by_the_plan, "santext", *inputs)
-    bound, one, other = found["worst"]
-    table = Table(vocabulary, found["epsilon"], first, cap, (bound, one, other))
     spelled = (*vocabulary.words, "a word that is not on the list")
-    return Planned(vocabulary, SanText(table, replaced), found["keep"], (spelled[one], spelled[other]))
+
+    def made(found: dict[str, Any]) -> Planned:
+        bound, one, other = found["worst"]
+        if min(one, other) < 0 or not all(map(is_positive, (found["epsilon"], found["keep"], bound))):
+            raise ValueError
+        table = Table(vocabulary, found["epsilon"], first, cap, (bound, one, other))
+        return Planned(vocabulary, SanText(table, replaced), found["keep"], (spelled[one], spelled[other]))
+
+    inputs = [vocabulary.digest, first, config.cap, *asked]
+    return kept_values(compute, made, _priced_by_the_plan, "santext", *inputs)
 
 
 def confirmed(plan: Planned) -> Planned:

@@ -164,13 +164,13 @@ def fitting_votes(recipe: SeqPateRecipe, beside: DpEvent | None = None) -> VoteM
         found = _fitted(recipe, beside, mechanism)
         return {name: getattr(found, name) for name in ("queries", "clip", "sigma")}
 
-    def enough(found: dict[str, Any]) -> bool:
-        event = mechanism(**found).event
+    def enough(found: VoteMechanism) -> bool:
+        event = found.event
         return is_enough(ComposedDpEvent([beside, event]) if beside else event, privacy.budget, privacy.composition)
 
     asked = votes.model_dump(mode="json"), recipe.teachers.count, recipe.corpus.max_shards_per_phrase
     budget = privacy.unit, privacy.epsilon, privacy.delta, privacy.composition, beside and to_json(beside)
-    return mechanism(**kept_values(fitted, enough, "votes", *asked, *budget))
+    return kept_values(fitted, lambda found: mechanism(**found), enough, "votes", *asked, *budget)
 
 
 def _fitted(

@@ -1,6 +1,7 @@
 """The cache of calibrated noise saves time and decides nothing; what a run began with decides, while it is enough."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import Mock
 
@@ -11,6 +12,8 @@ from rayprivacy.core.files import user_cache
 from rayprivacy.methods.registry import method_of, parse_recipe
 from rayprivacy.runs import calibration
 from rayprivacy.runs.calibration import kept, of_run
+from rayprivacy.runs.directory import CALIBRATED as CALIBRATED_FILE
+from rayprivacy.runs.directory import calibrated
 from rayprivacy.runs.plan import Plan
 from rayprivacy.trainer.method import TrainerRecipe, plan_training
 
@@ -125,9 +128,36 @@ def test_every_method_that_calibrates_is_in_the_table():
     assert methods == {"generator", "edp_sgd", "two_stage", "domain_private", "trainer", "seqpate", "santext"}
 
 
-@pytest.mark.parametrize("damage", ["nan", None, [], 2.5])
-def test_a_damaged_value_of_a_run_is_refused_in_a_sentence(damage):
+def _damaged(value: Any) -> Iterator[Any]:
+    """A value in ways in which a file may be damaged; a number where values belong is one, and so is the reverse."""
+    yield from ("nan", None, [], {}, -1.0, [[]], {"sigma": 1.0} if isinstance(value, float) else 2.5)
+    for key in value if isinstance(value, dict) else ():
+        yield {name: each for name, each in value.items() if name != key}
+        yield from (value | {key: damage} for damage in ("nan", {}, [[]]))
+
+
+@pytest.mark.parametrize("name", CALIBRATED)
+def test_a_damaged_value_of_a_run_is_refused_in_a_sentence_and_one_of_the_cache_is_computed_again(name, cache):
     values: dict[str, Any] = {}
-    _planned("votes", values)
-    with pytest.raises(ConfigError, match="choose another --out"):
-        _planned("votes", dict.fromkeys(values, damage))
+    first = _planned(name, values)
+    for digest, value in values.items():
+        for damage in _damaged(value):
+            with pytest.raises(ConfigError, match="choose another --out"):
+                _planned(name, values | {digest: damage})
+    files = {path: path.read_text() for path in cache.iterdir()}
+    for path, text in files.items():
+        for damage in _damaged(json.loads(text)) if name == "kept words" else [{}]:
+            path.write_text(json.dumps(damage))
+            assert _planned(name, {}).charges == first.charges
+    assert {path: path.read_text() for path in files} == files
+
+
+@pytest.mark.parametrize("damage", ["[]", "", "null", '[["a", 1]]', "2.5", "{"])
+def test_a_damaged_file_of_a_run_is_refused_in_a_sentence(tmp_path, damage):
+    path = tmp_path / "public" / CALIBRATED_FILE
+    path.parent.mkdir()
+    path.write_text(damage)
+    with pytest.raises(ConfigError, match="is damaged: bring it back"):
+        calibrated(tmp_path)
+    path.unlink()
+    assert calibrated(tmp_path) == {}
