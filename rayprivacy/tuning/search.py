@@ -34,7 +34,7 @@ from rayprivacy.runs.recipe import Recipe
 from rayprivacy.tuning.budgeted import Candidate, PricedSearcher, can_pay
 from rayprivacy.tuning.outcome import Outcome, conclude, ended, open_study, optuna_search
 from rayprivacy.tuning.selection import run_selection
-from rayprivacy.tuning.space import load_space, read_sentences
+from rayprivacy.tuning.space import lines_of_trials, load_space, read_sentences
 from rayprivacy.tuning.trainable import EPSILON, FAILED, REFUSED, UTILITY, Trial
 from rayprivacy.tuning.trials import DECIDED, SPACE, Trials, Values
 
@@ -55,7 +55,8 @@ def start_search(
     if space.metric.text is not None:
         read_sentences(space.metric)
     trials = Trials.of(space, out.absolute())
-    example = feasible(trials)
+    with lines_of_trials(space, path, overrides):
+        example = feasible(trials)
     _check_example(trials, example)
     _open_folder(trials, resume)  # last: a space with a password in it is refused before it is written
     if space.charging == "select":
@@ -65,16 +66,16 @@ def start_search(
 
 def feasible(trials: Trials) -> Values:
     """Some values of the space that can be run; raises the ConfigError of the last ones if none were found."""
-    dice, reason = random.Random(0), ""
+    dice, refusal = random.Random(0), ConfigError()
     for _ in range(_TRIED):
         values = {key: domain.draw(dice) for key, domain in trials.space.search.items()}
         try:
             trials.charges(values)
         except ConfigError as error:
-            reason = str(error)
+            refusal = error
         else:
             return values
-    raise ConfigError(reason)
+    raise refusal
 
 
 def _check_example(trials: Trials, example: Values) -> None:

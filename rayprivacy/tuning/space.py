@@ -26,7 +26,8 @@ CategoricalDistribution(choices=(1, 2))
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -324,6 +325,35 @@ def load_space(path: Path, overrides: Overrides = ()) -> Space:
             block[key] = str((path.parent / block[key]).absolute())
     with lines_named(path, "space", overrides):
         return Space.parse(data)
+
+
+@contextmanager
+def lines_of_trials(space: Space, path: Path, overrides: Overrides) -> Iterator[None]:
+    """Add to a refusal of a trial's recipe the line that gives the key, in the file of the space or of the recipe."""
+    try:
+        yield
+    except ConfigError as error:
+        name = ".".join(map(str, error.at))
+        searched = [key for key in space.search if f"{name}.".startswith(f"{key}.")]
+        file, kind, given = path, "space", overrides
+        if searched:
+            error.at = ("search", searched[0])
+        elif _has(space.fixed, error.at):
+            error.at = ("fixed", *error.at)
+        else:
+            file, kind, given = Path(space.recipe), "recipe", ()
+        with lines_named(file, kind, given):
+            raise
+
+
+def _has(block: Any, keys: Sequence[str | int]) -> bool:
+    """Whether a block gives a key, or a value on the way to it."""
+    return (
+        bool(keys)
+        and isinstance(block, Mapping)
+        and keys[0] in block
+        and (len(keys) == 1 or not isinstance(block[keys[0]], Mapping) or _has(block[keys[0]], keys[1:]))
+    )
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:

@@ -10,6 +10,7 @@ import yaml
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 from planned import mechanisms
+from rich.console import Console
 from small_trees import small_recipe
 
 from rayprivacy.accounting.selection import select_event
@@ -19,9 +20,9 @@ from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.methods.two_stage.plan import PARSES, UTTERANCES
 from rayprivacy.tuning import selection
 from rayprivacy.tuning.outcome import conclude, open_study
-from rayprivacy.tuning.search import feasible
+from rayprivacy.tuning.search import feasible, start_search
 from rayprivacy.tuning.selection import same_event
-from rayprivacy.tuning.space import load_space
+from rayprivacy.tuning.space import load_space, merged
 
 NORM = {"training.clipping_norm": 1.0}
 CHARGED = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
@@ -93,6 +94,38 @@ def test_infeasible_values_are_found_before_anything_runs(bench):
     with pytest.raises(ConfigError):
         trials.charges({"training.steps": 10**12})
     assert not (bench.folder / "ledger.db").exists()
+
+
+GIVEN = {  # where a key of a trial is wrong: changes to the recipe's file and to the space, the file that is named, and
+    # the words of its line
+    "in the recipe": ({"training": {"steps": -3}}, {}, "generator.yaml", "steps: -3"),
+    "unknown in the recipe": ({"trainings": {"steps": 3}}, {}, "generator.yaml", "trainings:"),
+    "fixed": ({}, {"fixed": {"training": {"max_tokens": "many"}}}, "space.yaml", "max_tokens: many"),
+    "fixed and unknown": ({}, {"fixed": {"training": {"stepz": 3}}}, "space.yaml", "stepz: 3"),
+    "fixed beside the recipe's": ({"training": {"steps": -3}}, {"fixed": {"seed": 3}}, "generator.yaml", "steps: -3"),
+    "searched": ({}, {"search": {"training.steps": {"integers": [-5, -2]}}}, "space.yaml", "training.steps:"),
+    "searched and unknown": ({}, {"search": {"training.stepz": {"integers": [2, 5]}}}, "space.yaml", "training.stepz:"),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_refusal_of_a_trial_names_the_file_and_the_line_that_give_its_key(bench, name):
+    changes, blocks, file, words = GIVEN[name]
+    recipe = bench.folder / "generator.yaml"
+    recipe.write_text(yaml.safe_dump(merged(yaml.safe_load(recipe.read_text()), changes)))
+    space = bench.space(**blocks)
+    with pytest.raises(ConfigError) as refused:
+        bench.search(space)
+    (line,) = [n for n, text in enumerate((bench.folder / file).read_text().splitlines(), 1) if text.strip() == words]
+    assert str(refused.value).endswith(f"(line {line} of {bench.folder / file}).")
+    assert not (bench.folder / "out").exists()
+
+
+def test_a_refusal_of_a_trial_names_no_line_where_an_option_gives_its_key(bench):
+    with pytest.raises(ConfigError, match=r"'training.steps' is -3: [^(]*$"):
+        start_search(
+            bench.space(), ["fixed.training.steps=-3"], bench.folder / "out", resume=False, console=Console(quiet=True)
+        )
 
 
 def test_what_only_the_recipe_tells_is_refused_before_anything_is_written(bench):
