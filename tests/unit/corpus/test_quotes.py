@@ -31,7 +31,10 @@ def test_what_programs_write_is_read(rows, end, everything, mark):
     file = io.StringIO(newline="")
     writer = csv.writer(file, lineterminator=end, quoting=csv.QUOTE_ALL if everything else csv.QUOTE_MINIMAL)
     writer.writerows([("user", "text"), *rows])
-    data = file.getvalue().encode("utf-8-sig" if mark else "utf-8")
+    written = file.getvalue()
+    if all(line.count(",") == 1 for line in written.split("\n") if line.strip("\r")):
+        written = written.replace("user,text", '"user","text"')  # else some file would be one of stray quotes
+    data = written.encode("utf-8-sig" if mark else "utf-8")
     assert rows_of(data) == rows
     for size in (1, 2, 5):
         read = QuotesRead(pa.BufferReader(data))
@@ -60,6 +63,41 @@ def test_an_open_quote_is_refused(data, size):
     with pytest.raises(CorpusError) as caught:
         list(iter(lambda: read.read(size), b""))
     assert not [word for word in ("ann", "bob", "hi") if f" {word}" in str(caught.value)]
+
+
+PLAIN = st.text("ab5 \u00e9'", min_size=1, max_size=8).map(str.strip).filter(bool)
+
+
+@given(st.data(), st.integers(2, 4), st.sampled_from(["\n", "\r\n"]), st.sampled_from([1, 3, 1 << 20]))
+def test_a_stray_quote_that_another_one_closes_is_refused_with_its_line(data, columns, end, size):
+    rows = data.draw(st.lists(st.lists(PLAIN, min_size=columns, max_size=columns), min_size=3, max_size=9))
+    opens = data.draw(st.integers(0, len(rows) - 3))
+    closes = data.draw(st.integers(opens + (2 if columns == 2 else 1), len(rows) - 1))
+    place = data.draw(st.integers(0, columns - 1))  # in another column the record would have too many or too few
+    rows[opens][place] = f'"{rows[opens][place]}'
+    rows[closes][place] += '"'
+    names = [["user", "text", "more", "most"][:columns]]
+    text = end.join(",".join(row) for row in [*names, *rows]) + data.draw(st.sampled_from(["", end]))
+    read = QuotesRead(pa.BufferReader(text.encode()))
+    with pytest.raises(CorpusError, match=rf"line {opens + 2} opens .* several records: double the quote"):
+        list(iter(lambda: read.read(size), b""))
+    with pytest.raises(CorpusError, match=rf"line {opens + 2} opens"):
+        rows_of(text.encode())
+    assert len(rows_of(text.replace("user", '"user"', 1).encode())) == len(rows) - (closes - opens)
+
+
+PROSE = [
+    'ann,"Hello\nI am well, thanks\nyours, Ann"\n',  # one comma in each line, as people write it
+    'ann,"one\ntwo\nthree"\n',
+    'ann,"see\nhi,there"\n',
+    'ann,"a\nb,c\nd,e"\nbob,"yes, please"\n',
+    'ann,"a\nb,c\n\nd,e,f"\n',
+]
+
+
+@pytest.mark.parametrize("data", PROSE)
+def test_texts_of_several_lines_are_read(data):
+    assert rows_of(f"user,text\n{data}".encode()) == [tuple(row) for row in csv.reader(io.StringIO(data))]
 
 
 def test_a_quote_inside_of_a_bare_field_is_a_character():
