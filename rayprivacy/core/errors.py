@@ -2,8 +2,11 @@
 
 import errno
 import os
+from collections.abc import Mapping
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_STARVED = frozenset({"MemoryError", "OutOfMemoryError"})  # Python's and NumPy's; Ray's, and that of torch on a GPU
+_OF_TORCH = "[enforce fail at alloc_cpu"  # on a CPU
 
 
 def is_full(error: BaseException) -> bool:
@@ -13,6 +16,28 @@ def is_full(error: BaseException) -> bool:
     (True, True)
     """
     return (isinstance(error, OSError) and error.errno in _FULL) or os.strerror(errno.ENOSPC) in str(error)
+
+
+def is_starved(error: BaseException) -> bool:
+    """Whether want of memory ended something, whichever library says so, or wraps what another one said.
+
+    >>> is_starved(MemoryError()), is_starved(ValueError("MemoryError"))
+    (True, False)
+    """
+    return any(
+        _STARVED.intersection(kind.__name__ for kind in type(each).__mro__) or str(each).startswith(_OF_TORCH)
+        for each in _wrapped(error)
+    )
+
+
+def _wrapped(error: BaseException) -> list[BaseException]:
+    """An error and all that it holds: Ray Train's has that of each worker, in which is that of a task."""
+    found = [error]
+    for each in found:  # it grows
+        held = [each.__cause__, *vars(each).values()]
+        held += [inner for value in held if isinstance(value, Mapping) for inner in value.values()]
+        found += [value for value in held if isinstance(value, BaseException) and value not in found]
+    return found
 
 
 class RayPrivacyError(Exception):

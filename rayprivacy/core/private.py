@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rayprivacy.core import errors
-from rayprivacy.core.errors import ConfigError, RayPrivacyError, is_full
+from rayprivacy.core.errors import ConfigError, RayPrivacyError, is_full, is_starved
 
 T = TypeVar("T")
 RELEASE_SEAL = object()
@@ -154,5 +154,10 @@ class Seal:
     def _bare(self, step: str, error: BaseException) -> RayPrivacyError:
         if is_full(error):
             return ConfigError(f"{step} found no room on a disk: make room, and run the same command with --resume.")
+        if is_starved(error):
+            return self.kind(
+                f"{step} was ended for want of memory: lower resources.batch_tokens, let fewer processes work at once,"
+                f" or take machines with more memory; {self.remedy}."
+            )
         name = type(error).__name__
         return self.kind(f"{step} stopped with {name} (its text is withheld, it may be private): {self.remedy}.")

@@ -16,7 +16,7 @@ import ray.data
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError, UserCodeException
 from ray.util.annotations import RayDeprecationWarning
 
-from rayprivacy.core.errors import ClusterError, RayPrivacyError
+from rayprivacy.core.errors import ClusterError, RayPrivacyError, is_starved
 from rayprivacy.core.private import Seal
 
 J = TypeVar("J")
@@ -167,7 +167,7 @@ def told(step: str, error: RayError, seal: Seal) -> RayPrivacyError:
             f"{step} found no room in the cluster within {ROOM_S} seconds: ask for less of a machine, add machines, or"
             f" stop what holds these; {seal.remedy}."
         )
-    return gave_up(step, seal) if is_loss(error) else seal.unwrap(step, error)
+    return gave_up(step, seal) if is_loss(error) and not is_starved(error) else seal.unwrap(step, error)
 
 
 def gave_up(step: str, seal: Seal) -> RayPrivacyError:

@@ -4,13 +4,20 @@ import os
 import pickle
 import stat
 
+import numpy as np
+import pyarrow as pa
 import pytest
+import torch
+from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+from ray.train import WorkerGroupError
+from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 
-from rayprivacy.core.errors import ConfigError, KeyFileError, ShardError
+from rayprivacy.core.errors import ConfigError, KeyFileError, ReleaseError, ShardError
 from rayprivacy.core.files import SHARED, append_line, private_directory, write_atomic, write_json
 from rayprivacy.core.keys import KEY_BYTES, Key, Vault, create_key, load_key, load_or_create_key
-from rayprivacy.core.private import Private
+from rayprivacy.core.private import Private, Seal
 from rayprivacy.core.units import Budget
+from rayprivacy.work.mapping import told
 
 
 def test_a_key_file_is_whole_and_for_its_owner_only(tmp_path):
@@ -105,3 +112,44 @@ def test_whatever_is_written_is_for_its_owner(tmp_path):
 def test_what_is_made_to_be_shared_can_be_read_by_whom_the_umask_lets(umask, tmp_path):
     write_atomic(tmp_path / "certificate.json", b"{}", SHARED)
     assert _mode(tmp_path / "certificate.json") == 0o644 & ~umask
+
+
+def _wrapped(error):
+    """What the driver sees of what ended a worker: itself, from a task of Ray's, and from Ray Train."""
+    lost = WorkerHealthCheckFailedError("ann said hi", failure=error)
+    yield from (
+        error,
+        RayTaskError("run", "ann said hi", error),
+        WorkerGroupError("ann said hi", {0: OSError(), 1: lost}),
+    )
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: torch.empty(10**15),
+        lambda: np.empty(10**15),
+        lambda: pa.allocate_buffer(10**17),
+        lambda: bytearray(10**16),
+        lambda: _fail(OutOfMemoryError("ann said hi")),
+        lambda: _fail(torch.OutOfMemoryError("CUDA out of memory")),
+    ],
+)
+def test_want_of_memory_is_said_whoever_says_it_and_nothing_else_is_taken_for_it(ask):
+    seal = Seal(ReleaseError, "run again with --resume")
+    with pytest.raises((MemoryError, RuntimeError, RayError)) as starved:
+        ask()
+    for error in _wrapped(starved.value):
+        said = seal.unwrap("training", error)
+        assert str(said).startswith("training was ended for want of memory: lower resources.batch_tokens")
+        assert isinstance(said, ReleaseError)
+        assert "ann" not in str(said)
+        if isinstance(error, RayError):
+            assert "want of memory" in str(told("voting", error, seal))
+    for other in (ValueError("OutOfMemoryError"), RuntimeError("CUDA out of memory"), KeyError("MemoryError")):
+        assert all("its text is withheld" in str(seal.unwrap("training", error)) for error in _wrapped(other))
+
+
+def test_a_sealed_function_says_that_it_had_no_memory():
+    with pytest.raises(ReleaseError, match=r"^reading was ended for want of memory"):
+        Seal(ReleaseError, "try again").around("reading")(bytearray)(10**16)

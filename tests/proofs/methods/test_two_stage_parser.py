@@ -140,11 +140,11 @@ def test_another_parser_makes_another_input_of_the_release(write, monkeypatch):
 
 def test_an_error_around_private_text_quotes_none_of_it(write, monkeypatch):
     def broken(utterance):
-        raise MemoryError(utterance)
+        raise RecursionError(utterance)
 
     _begun(job := write("one", ["bob"]))
     monkeypatch.setattr(private_trees, "_parser", lambda job: broken)
-    with pytest.raises(ReleaseError, match="reading trees off private text stopped with MemoryError") as refused:
+    with pytest.raises(ReleaseError, match="reading trees off private text stopped with RecursionError") as refused:
         private_trees._parse_part(job, 0)
     assert "play" not in str(refused.value)
     assert refused.value.__context__ is None
