@@ -124,6 +124,10 @@ def _wrapped(error):
     )
 
 
+def _fail(error):
+    raise error
+
+
 @pytest.mark.parametrize(
     "ask",
     [
