@@ -16,14 +16,12 @@ from rayprivacy.core import config, errors, units
 from rayprivacy.models.sources import sentence_weights
 from rayprivacy.release.histogram import NOISE, Margins, small_vote_noise
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, Placed, Where, at
-from rayprivacy.runs.plan import Block, Effort, Stage, Work
+from rayprivacy.runs.plan import SENTENCE, SENTENCES_CALL, Block, Effort, Stage, Work
 from rayprivacy.runs.recipe import FREE, Recipe
 
 MATCH = "topics and lengths"
 PARTS_VOTED = "parts_voted"
 _BLOCKS = 2
-# Operations for one text: 20 tokens through the sentence model's 11 million weights, thrice as slow in small calls.
-_OF_TEXT = 3 * 20 * 2 * 11e6
 _EMBEDDINGS = 2  # of each candidate: when topics are made, and when it is cut
 
 
@@ -99,10 +97,10 @@ class Match(Block):
         margins, texts = _margins(match, recipe), recipe.generation.texts
         candidates = recipe.candidates(texts)
         kept = f"{texts} texts of {candidates} are kept"
-        read = (recipe.corpus.max_records_per_user or 1) * _OF_TEXT
+        read = SENTENCES_CALL + (recipe.corpus.max_records_per_user or 1) * SENTENCE
         efforts = (
-            Effort("encode", _EMBEDDINGS * candidates * _OF_TEXT),
-            Effort("encode", read, users=True, processes=self.parts, threads=False),
+            Effort("product", _EMBEDDINGS * candidates * SENTENCE),
+            Effort("product", read, users=True, processes=self.parts, threads=False),
         )
         detail, work = f"one Gaussian release of multiplier {match.sigma:g}; {kept}", (Work(PARTS_VOTED, self.parts),)
         charges = (margins.event,)

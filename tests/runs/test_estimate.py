@@ -47,6 +47,18 @@ def _estimate(*efforts, dtype="float32", machine=OURS, **more):
     return estimated(parse_recipe({"method": "toy", "model": {"dtype": dtype}}), _plan(*efforts), machine, **more)
 
 
+def test_topics_evaluation_and_comparison_took_what_is_estimated_where_they_were_measured():
+    rows = json.loads((JOBS.parent / "benchmarks" / "results" / "quickstart.json").read_text())
+    measured = [row for row in rows if "core_gflops" in row]
+    assert len(measured) > 4
+    for row in measured:
+        machine = Machine("measured", row["cores"], row["core_gflops"] * 1e9, row["dtype"] == "bfloat16")
+        recipe = rp.load_recipe(CHAT, {"model.dtype": row["dtype"]})
+        guessed = estimated(recipe, method_of(recipe).planned(recipe), machine).seconds
+        for stage in ("topics and lengths", "evaluation", "comparison with private text"):
+            assert 0.5 < guessed[stage] / row["stages_s"][stage] < 2, (stage, row["isa"])
+
+
 @pytest.mark.parametrize(
     ("effort", "given", "seconds"),
     [
