@@ -68,6 +68,7 @@ class Reading:
     versions: int = 1  # how many versions of a row there are
     version_of: Callable[[int], int] = first_version  # the version, from 0, that a step reads
     redacted: frozenset[int] = frozenset()  # the versions that are redacted copies by a public policy
+    whole: str = ""  # what stands in texts, a mark say, and is not cut in two; nothing when it is empty
     # makes the documents of some rows in a version, each from its row alone, where they are not text behind a context;
     # `context` and `text` are then not looked at
     documents: Callable[[Sequence[Row], Backbone, int], list[Document]] | None = None
@@ -153,9 +154,20 @@ def documents_of(rows: Sequence[Row], backbone: Backbone, reading: Reading, vers
     tokens = ids_of(backbone.tokenizer, texts)
     most, documents = reading.max_tokens, []
     for code, text in zip(map(codes.__getitem__, contexts), tokens, strict=True):
-        ids = [*code, *text[:most], *([backbone.end] if len(text) <= most else [])]
+        begin = _beginning(text, most, reading.whole, backbone.tokenizer) if len(text) > most else [*text, backbone.end]
+        ids = [*code, *begin]
         documents.append(Document(np.array(ids, dtype=np.int32), len(code), version in reading.redacted))
     return documents
+
+
+def _beginning(ids: list[int], most: int, whole: str, tokenizer: Any) -> list[int]:
+    """The first tokens of a longer text, at most so many, and no part of what stays whole unless all are of it."""
+    read = tokenizer.decode(ids[: most + len(whole)]) if whole else ""
+    end = len(tokenizer.decode(ids[:most])) if whole in read else 0
+    begins = read.rfind(whole, 0, end + len(whole) - 1)
+    if not 0 < begins < end < begins + len(whole):
+        return ids[:most]
+    return ids[: next(kept for kept in range(most, -1, -1) if len(tokenizer.decode(ids[:kept])) <= begins)]
 
 
 class UnitFile(TaggedUnits):

@@ -6,7 +6,7 @@ from typing import Any
 
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.dpsgd.units import Reading
-from rayprivacy.policies.policy import Policy, cut
+from rayprivacy.policies.policy import MARK, Policy, cut
 
 REDACTED, FULL = 0, 1  # versions of a row
 
@@ -61,4 +61,5 @@ def redacting(
         versions=2,
         version_of=Scheduled(redacted),
         redacted=frozenset({REDACTED}),
+        whole=MARK,
     )

@@ -297,3 +297,25 @@ def test_the_next_step_is_made_while_one_runs_and_what_goes_wrong_is_raised_at_i
         next(steps)
     assert made == [5, 6, 7, 8]
     assert list(ahead(range(0), make)) == []
+
+
+MARKED = ["see <REDACTED> there, <REDACTED>", "<REDACTED>", "a < b <REDACTED>\nand <REDACTED> again and again", "5<RED"]
+
+
+@pytest.mark.parametrize("text", MARKED)
+def test_a_long_text_is_cut_in_front_of_a_mark_and_not_inside_it(tiny_backbone, text):
+    row, mark = {"user": "ann", "text": text}, "<REDACTED>"
+    most = len(tiny_backbone.ids(text))
+    for tokens in range(1, most + 2):
+        read = replace(PLAIN, max_tokens=tokens)
+        (plain,), (whole,) = (documents_of([row], tiny_backbone, each) for each in (read, replace(read, whole=mark)))
+        ids, shown = whole.ids[1:].tolist(), tiny_backbone.tokenizer.decode(whole.ids[1:])
+        assert ids == plain.ids[1 : 1 + len(ids)].tolist()
+        assert whole.first_target == plain.first_target
+        if tokens >= most:
+            assert ids == plain.ids[1:].tolist()
+        elif not text.startswith(mark):
+            left = text.removeprefix(shown)
+            assert not any(shown.endswith(mark[:cut]) and left.startswith(mark[cut:]) for cut in range(1, len(mark)))
+            assert len(plain.ids) - len(whole.ids) < len(mark)
+        assert ids, "something is left"
