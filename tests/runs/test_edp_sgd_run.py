@@ -74,6 +74,9 @@ def test_a_run_leaves_a_tagger_a_certificate_and_figures_and_tells_nothing(job):
     rates = metrics["heldout"]["semantic_error_rate"]
     assert set(rates) == {"base", "edp_sgd", "nonprivate"}
     assert rates["nonprivate"] < rates["base"], "a few steps without noise learn the rule"
+    assert "semantic error rate" in finished.stdout
+    assert f"{rates['edp_sgd']:.1%}" in finished.stdout
+    assert "perplexity" not in finished.stdout
     assert "Errors on held-out users" in (out / "report.html").read_text()
     assert job.call("report", str(out), "--public").returncode == 0
     assert "Errors on held-out users" not in (out / "report-public.html").read_text()
