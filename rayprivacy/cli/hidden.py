@@ -47,7 +47,8 @@ def hidden(
 
     console, counts, written = Console(), Counts(), list[str]()
     most = texts if texts is not None else _SHOWN if out is None else None
-    for each in look(settings.sharded_corpus, make_policy(config, settings.kept)):
+    policy = make_policy(config, getattr(settings, "kept", ()))
+    for each in look(settings.sharded_corpus, policy):
         counts.add(each)
         if most is not None and counts.texts > most:
             continue

@@ -52,8 +52,9 @@ def _show_attacks(found: Json, console: Console, root: Path) -> None:
         console.print(sharing.format(**found["overlap"]), highlight=False)
     if found["canaries"]:
         console.print(_canaries(found["canaries"]))
-    for note in found["notes"].values():
-        console.print(f"- {note}", highlight=False)
+    for name, note in found["notes"].items():
+        if found.get(name, True):  # a figure that there is, or what all of them mean
+            console.print(f"- {note}", highlight=False)
     style = "bold red" if found["verdict"]["flagged"] else None
     console.print(found["verdict"]["sentence"], highlight=False, style=style)
     show_files([("audit", root / "audit.json")])

@@ -106,7 +106,7 @@ def confirmed(plan: Planned) -> Planned:
     return Planned(plan.vocabulary, fresh, plan.keep, plan.worst)
 
 
-def _priced_by_the_plan(_: Any) -> bool:
+def _priced_by_the_plan(_: object) -> bool:
     """The plan computes what all words cost, and refuses more than the budget."""
     return True
 

@@ -401,6 +401,8 @@ def test_the_command_attacks_a_tagger_and_tells_nothing(leaking_tagger):
     assert done.exception is None, done.exception
     assert "FLAGGED" in done.stdout
     assert "words in a row" not in done.stdout
+    assert NOTES["canaries"][:30] not in done.stdout
+    assert NOTES["membership"][:30] in done.stdout
     stored = (leaking_tagger.root / "audit.json").read_text()
     assert json.loads(stored)["releasable"] is False
     for row in leaking_tagger.training + leaking_tagger.heldout:
