@@ -108,7 +108,7 @@ class Run(Generic[R]):
     def bind(self, **digests: str) -> None:
         """Hold the run to the digests of public inputs with which it began: files of two would be a mixture."""
         path = self.public(INPUTS)
-        bound = read_json(path) if path.exists() else {}
+        bound = _object_of(path)
         for name, digest in digests.items():
             if bound.get(name, digest) != digest:
                 raise ConfigError(
@@ -166,7 +166,11 @@ def stored_recipe(root: Path) -> Json | None:
 
 def calibrated(root: Path) -> Json:
     """What the run in a directory was calibrated to (see `calibration`); empty where none has begun."""
-    path = root / "public" / CALIBRATED
+    return _object_of(root / "public" / CALIBRATED)
+
+
+def _object_of(path: Path) -> Json:
+    """What a JSON file of a run holds; empty where there is none."""
     found = None
     with suppress(ValueError):
         found = read_json(path) if path.exists() else {}

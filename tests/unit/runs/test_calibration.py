@@ -13,7 +13,7 @@ from rayprivacy.methods.registry import method_of, parse_recipe
 from rayprivacy.runs import calibration
 from rayprivacy.runs.calibration import kept, of_run
 from rayprivacy.runs.directory import CALIBRATED as CALIBRATED_FILE
-from rayprivacy.runs.directory import calibrated
+from rayprivacy.runs.directory import INPUTS, Run, calibrated
 from rayprivacy.runs.plan import Plan
 from rayprivacy.trainer.method import TrainerRecipe, plan_training
 
@@ -159,5 +159,7 @@ def test_a_damaged_file_of_a_run_is_refused_in_a_sentence(tmp_path, damage):
     path.write_text(damage)
     with pytest.raises(ConfigError, match="is damaged: bring it back"):
         calibrated(tmp_path)
-    path.unlink()
+    path.rename(path.with_name(INPUTS))
+    with pytest.raises(ConfigError, match="is damaged: bring it back"):
+        Run(tmp_path, parse_recipe({"method": "seqpate"})).bind(base="digest")
     assert calibrated(tmp_path) == {}
