@@ -22,11 +22,12 @@ def written_once(
     structure: text_writers.Structure | None = None,
     names: frozenset[str] = frozenset(),
     begun: bool = False,
+    whole: str = "",
 ) -> Written:
     """Write the texts of a saved model, unless a file of the same source is there.
 
     `source` names the model and the prompts, `what` the count that is shown, and `names` those of the structure in the
-    prompts, which no text should have (see `write_samples`).
+    prompts, which no text should have; texts do not end inside of what is `whole` (see `write_samples`).
     """
     if path.exists() and (written := read_written(path)).source == source:
         return written
@@ -43,5 +44,6 @@ def written_once(
         names=names,
         source=source,
         begun=begun,
+        whole=whole,
         progress=context.counter(what),
     )

@@ -169,12 +169,13 @@ class WritingTask:
     begun: bool = False  # whether each text begins with its prompt
     structure: Structure | None = None  # what is asked of the texts in place of not being degenerate
     names: frozenset[str] = frozenset()  # of a structure that the prompts are written in
+    whole: str = ""  # what stands in texts, a mark say, and is left out where a text ends inside of it
 
     @property
     def identity(self) -> list[Any]:
         """What decides a text beside the model and the prompt, as JSON values."""
         how = [self.config.model_dump(mode="json"), self.engine, self.threads, self.begun, repr(self.structure)]
-        return [*how, *sorted(self.names)]
+        return [*how, *sorted(self.names), *([["whole", self.whole]] if self.whole else [])]
 
     def at(self, block: int) -> SamplingConfig:
         """The settings of one block. A sampler uses 32 bits of a seed, in which no two blocks of a run agree."""
@@ -202,7 +203,7 @@ def writer_of(task: WritingTask) -> StructuredWriter | UnstructuredWriter:
     """What writes the texts of the task's blocks."""
     if task.engine == ONNX:
         documents = load_documents(task.model_dir)
-        freely = _texts(documents, OnnxDecoder(task.ready, documents, task.threads).sample, task.begun)
+        freely = _texts(documents, OnnxDecoder(task.ready, documents, task.threads).sample, task)
     else:
         freely = _by_transformers(task)
     if task.structure is None:
@@ -216,17 +217,28 @@ def writer_of(task: WritingTask) -> StructuredWriter | UnstructuredWriter:
 def _by_transformers(task: WritingTask, matcher: Matcher | None = None) -> Continue:
     backbone = _loaded(task.model_dir)
     masks = matcher.masks if matcher else None
-    return _texts(backbone, partial(sample, backbone.model, backbone, masks=masks), task.begun)
+    return _texts(backbone, partial(sample, backbone.model, backbone, masks=masks), task)
 
 
-def _texts(documents: Documents, sampler: Sampler, begun: bool) -> Continue:
+def _texts(documents: Documents, sampler: Sampler, task: WritingTask) -> Continue:
     """What a sampler writes after each prompt, as text; with the prompt if the text has begun with it."""
 
     def continued(prompts: list[str], config: SamplingConfig) -> list[str]:
         written = zip(prompts, sampler(prompts, config), strict=True)
-        return [documents.text(ids) if begun else documents.text_after(prompt, ids) for prompt, ids in written]
+        texts = (documents.text(ids) if task.begun else documents.text_after(prompt, ids) for prompt, ids in written)
+        return [without_part(text, task.whole) for text in texts]
 
     return continued
+
+
+def without_part(text: str, whole: str) -> str:
+    """A text without the beginning of something that its last words are; a single character is not enough.
+
+    >>> without_part("call me at <REDA", "<REDACTED>"), without_part("call <REDACTED>", "<REDACTED>")
+    ('call me at', 'call <REDACTED>')
+    """
+    ends = (size for size in range(len(whole) - 1, 1, -1) if text.endswith(whole[:size]))
+    return text[:-size].rstrip() if (size := next(ends, 0)) else text
 
 
 @lru_cache(maxsize=1)  # an actor may sample from its model both freely and under masks

@@ -79,6 +79,7 @@ def write_samples(
     begun: bool = False,
     structure: Structure | None = None,
     names: frozenset[str] = frozenset(),
+    whole: str = "",
     progress: Told = nobody,
 ) -> Written:
     """Continue every prompt, and write what came after it as `out`: the column text, and one for each label.
@@ -91,14 +92,17 @@ def write_samples(
     nodes see the `workspace`, by default that of `out`, where an engine converts the model. By `source`, the name of
     model and prompts, a file of others is known again, and blocks of a killed run are taken over. Texts need a
     `structure` in place of not being degenerate; one with one of the `names` of its prompt's structure behind a
-    bracket is dropped. `progress` has how many texts were sampled, dropped ones included.
+    bracket is dropped. A text that ends inside of what is `whole` ends in front of it. `progress` has how many texts
+    were sampled, dropped ones included.
     """
     if not (model_dir / "config.json").is_file():
         raise ConfigError(f"the model is '{model_dir}', which holds no config.json: train or save the model first.")
     require_engine("generation.engine", engine)
     tally = _Tally(source)
     with _made_ready(engine, model_dir, workspace or out.parent) as ready:
-        task = WritingTask(model_dir.absolute(), config, engine, threads, ready.absolute(), begun, structure, names)
+        task = WritingTask(
+            model_dir.absolute(), config, engine, threads, ready.absolute(), begun, structure, names, whole
+        )
         blocks = Blocks(out, task, prompts, source)
         sample_blocks(task, blocks, actors, progress)
     with _whole_file(out, _schema(codes)) as writer:

@@ -79,4 +79,4 @@ def _write(context: Context, trained: steps.Trained) -> Written:
     prompts: list[Any] = [(cell, codes.text(cell)) for cell in codes.draw(codes.listed, config.texts, config.seed)]
     mark = digest_json([trained.inputs, prompts])
     model, out = root / directory.MODEL, root / SYNTHETIC
-    return writing.written_once(context, model, prompts, config, codes, out, mark, TEXTS_WRITTEN)
+    return writing.written_once(context, model, prompts, config, codes, out, mark, TEXTS_WRITTEN, whole=policy.MARK)

@@ -5,6 +5,7 @@ import socket
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,7 @@ from rayprivacy.generation.decode import cut_prompts, greedy, sample
 from rayprivacy.generation.fast import convert, sampler_of
 from rayprivacy.generation.onnx import OnnxDecoder
 from rayprivacy.generation.settings import ONNX, SamplingConfig, best_engine, require_engine
-from rayprivacy.generation.text_writers import holds_structure, is_degenerate
+from rayprivacy.generation.text_writers import WritingTask, _texts, holds_structure, is_degenerate
 from rayprivacy.release.histogram import MAX_CELLS
 
 VALUES = {"topic": ("Mozart or Beethoven?", "What if pigs could fly?"), "stars": ("1.0", "5", "other")}
@@ -437,3 +438,19 @@ def test_auto_takes_the_quickest_engine_that_is_here_and_takes_the_model(tiny_ba
         require_engine("generation.engine", ONNX)
     assert best_engine(llama) == "transformers"
     require_engine("generation.engine", "transformers")
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_text_that_ends_inside_of_a_mark_ends_in_front_of_it(tiny_backbone, begun):
+    mark, prompt, said = "<REDACTED>", "topic: pets\n", "call <REDACTED> at <REDACTED> or a < b"
+    before, ids = len(tiny_backbone.prefix(prompt)), [*tiny_backbone.prefix(prompt), *tiny_backbone.ids(said)]
+    for end in range(before, len(ids) + 1):
+        cut = [ids[:end]]
+        texts = {}
+        for whole in ("", mark):
+            task = WritingTask(Path(), SamplingConfig(), "transformers", 1, Path(), begun=begun, whole=whole)
+            (texts[whole],) = _texts(tiny_backbone, lambda prompts, config, cut=cut: cut, task)([prompt], task.config)
+        plain, whole = texts[""], texts[mark]
+        assert plain.startswith(whole)
+        inside = [size for size in range(2, len(mark)) if plain.endswith(mark[:size])]
+        assert whole == (plain[: -inside[-1]].rstrip() if inside else plain)
