@@ -36,6 +36,7 @@ import numpy.typing as npt
 import torch
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.models.packing import Pieces, positions_of
 
 _WIDTH_STEP = 8
 _Weights = npt.NDArray[np.floating]
@@ -81,6 +82,81 @@ class Batch:
         """How many of its tokens carry loss; private."""
         return int(torch.count_nonzero(self.weights[:, 1:]))
 
+    @property
+    def by_unit(self) -> int:
+        """What makes up a unit: so many rows."""
+        return self.rows_per_unit
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Row:
+    """Whole units behind each other in one row of tokens: the inputs of a causal model, and what each is to predict.
+
+    The last token of a document is predicted and not read. Its last token, at least, is padding.
+    """
+
+    ids: torch.Tensor  # token ids, int64 [1, tokens]
+    positions: torch.Tensor  # of each token in its document, int64 [1, tokens]
+    labels: torch.Tensor  # the token that follows on each, int64 [tokens]
+    weights: torch.Tensor  # float32 [tokens], of predicting labels; those of one unit sum to 1
+    documents: Pieces
+    by_unit: Pieces  # what makes up a unit
+    redacted: bool = False  # whether all of its documents are redacted copies
+    least_targets: int = 0  # as in `Batch`
+    states: torch.Tensor | None = None  # [1, tokens, width], where they are known below some layer (`lower_layers`)
+
+    @property
+    def targets(self) -> int:
+        """How many of its tokens carry loss; private."""
+        return int(torch.count_nonzero(self.weights))
+
+
+def rows(units: list[list[Document]], tokens: int, pad: int, decay: float = 0.0) -> list[Row]:
+    """Cut units, each of at least one document, into rows of `tokens` tokens, largest first, each where it fits first.
+
+    A unit that is larger by itself becomes a row of its own, whose length is a function of the unit's. Without units
+    there are no rows. Weights fall with the place of a token by the power `decay`.
+    """
+    held: list[list[list[Document]]] = []
+    left: list[int] = []
+    for unit in sorted(units, key=_read, reverse=True):
+        size = _read(unit)
+        at = next((at for at, room in enumerate(left) if size <= room), len(held))
+        if at == len(held):
+            held.append([])
+            left.append(max(tokens - 1, size))
+        held[at].append(unit)
+        left[at] -= size
+    return [row_of(some, tokens, pad, decay) for some in held]
+
+
+def row_of(units: list[list[Document]], tokens: int, pad: int, decay: float = 0.0) -> Row:
+    """The row of some units in their order; it is longer than `tokens` for a unit that is."""
+    tokens = max(tokens, _rounded(_read(units[0]) + 1))
+    ids, labels = np.full(tokens, pad, np.int64), np.full(tokens, pad, np.int64)
+    weights, at = np.zeros(tokens, np.float32), 0
+    weighted = _weighted(units, decay)
+    for document, own in weighted:
+        read = len(document.ids) - 1
+        ids[at : at + read], labels[at : at + read] = document.ids[:-1], document.ids[1:]
+        weights[at + document.targets.start - 1 : at + read] = own
+        at += read
+    documents = Pieces(tuple(len(document.ids) - 1 for document, _ in weighted), tokens)
+    return Row(
+        torch.from_numpy(ids)[None],
+        positions_of(documents),
+        torch.from_numpy(labels),
+        torch.from_numpy(weights),
+        documents,
+        Pieces(tuple(_read(unit) for unit in units), tokens),
+        all(document.redacted for document, _ in weighted),
+    )
+
+
+def _read(unit: list[Document]) -> int:
+    """How many tokens of a unit are read."""
+    return sum(len(document.ids) - 1 for document in unit)
+
 
 def physical_batches(units: list[list[Document]], max_tokens: int, pad: int, decay: float = 0.0) -> list[Batch]:
     """Cut units, each of at least one document, into batches of at most `max_tokens` padded tokens.
@@ -108,7 +184,7 @@ def packed(units: list[list[Document]], max_tokens: int, pad: int, decay: float 
     rows = sorted(_weighted(units, decay), key=lambda row: len(row[0].ids), reverse=True)
     batches = []
     while rows:
-        width = -(-len(rows[0][0].ids) // _WIDTH_STEP) * _WIDTH_STEP
+        width = _rounded(len(rows[0][0].ids))
         count = max(1, max_tokens // width)
         held, rows = rows[:count], rows[count:]
         batches.append(_rectangle(held, (len(held), width), pad, 1))
@@ -141,7 +217,11 @@ def _rectangle(rows: list[tuple[Document, _Weights]], shape: tuple[int, int], pa
 
 def _shape(unit: list[Document]) -> tuple[int, int]:
     longest = max(len(document.ids) for document in unit)
-    return len(unit), -(-longest // _WIDTH_STEP) * _WIDTH_STEP
+    return len(unit), _rounded(longest)
+
+
+def _rounded(tokens: int) -> int:
+    return -(-tokens // _WIDTH_STEP) * _WIDTH_STEP
 
 
 def ahead(steps: Sequence[int], make: Callable[[int], T]) -> Iterator[tuple[int, T]]:
