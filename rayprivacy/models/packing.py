@@ -116,11 +116,14 @@ def attention_by_document(
 ) -> tuple[Tensor, None]:
     """Causal attention [1, tokens, heads, width] within each document of a row, from [1, heads, tokens, width].
 
-    Tokens of no document get zeros: nobody's numbers may reach them, which padding of all groups is made of.
+    Tokens of no document get zeros, and nothing of their own comes in: the row's last token fills up groups, and the
+    gradient of one document that is not finite would reach all others by it.
     """
     if documents is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    sides = [rectangles(side[0].transpose(0, 1), documents) for side in (query, key, value)]
+    if (window := options.get("sliding_window")) and window < max(documents.lengths):
+        raise ValueError("a document is longer than the window in which a token reads")
+    sides = [rectangles(_last_is_zero(side[0].transpose(0, 1)), documents) for side in (query, key, value)]
     parts = []
     for sides_of_one in zip(*sides, strict=True):
         q, k, v = (side.transpose(1, 2) for side in sides_of_one)
@@ -128,6 +131,10 @@ def attention_by_document(
         parts.append(found.flatten(0, 1))
     every = F.pad(torch.cat(parts), (0, 0, 0, 0, 0, 1))
     return every.index_select(0, documents.back)[None], None
+
+
+def _last_is_zero(row: Tensor) -> Tensor:
+    return torch.cat([row[:-1], row.new_zeros(1, *row.shape[1:])])
 
 
 AttentionInterface.register(BY_DOCUMENT, attention_by_document)

@@ -64,7 +64,7 @@ class Recorder:
         if losses.dim() != 1:
             raise ConfigError(f"the losses have shape {list(losses.shape)}: return one loss per row, unreduced.")
         if isinstance(self._units, int) and (self._units < 1 or len(losses) % self._units):
-            raise ConfigError(f"units have {self._units} rows each and there are {len(losses)}: give a divisor.")
+            raise ConfigError(f"rows_per_unit is {self._units} for {len(losses)} rows: give a divisor of the rows.")
         if not self._edges:
             raise ConfigError("no trainable module ran in the recorded pass: call the model the recorder was made for.")
         edges = self._edges
