@@ -1,8 +1,8 @@
-"""Physical batches: the sampled units of one step, cut into rectangles of tokens that fit into memory.
+"""Physical batches: the sampled units of one step, cut into rows, or rectangles, of tokens that fit into memory.
 
-A unit (user or record) is one or more documents; each document is a row, and the rows of one unit stay together, so
-that the gradient of a unit can be summed up and clipped once. The loss of a unit is the mean loss of its target tokens:
-its weights sum to 1 over all of its rows, whatever other units are in the batch.
+A unit (user or record) is one or more documents, which stay together, so that the gradient of a unit can be summed up
+and clipped once. The loss of a unit is the mean loss of its target tokens: its weights sum to 1 over all of its
+documents, whatever other units are in the batch.
 
 The mean may be a weighted one: with `decay` d the t-th target of a document has t^-d of the first one's weight. Clipped
 gradients of long and short documents have one norm, so with equal weights each token of a long one counts for less, the
@@ -12,14 +12,17 @@ changes what its first tokens count.
 Privacy argument. One unit may change the sum of a step by its own clipped gradient and by nothing else, so the gradient
 of every other unit must keep each of its bits, whichever units take part. Floating point does not give that by itself:
 which kernel multiplies two matrices, and in which order it adds, depends on their shapes, and in bfloat16 a wider batch
-moved the gradients in it by 0.8 % of C each. So the shape of the batch that a unit is computed in depends on that unit
-alone:
+moved the gradients in it by 0.8 % of C each. So no shape that a unit is computed in depends on other units:
 
-- its width is that of the unit's own longest row, and all units of the batch have that width and that number of rows;
-- the batch has the same number of rows for that shape at every step: what units leave empty is filled with padding.
+- `rows`: units stand behind each other in rows of one length, which is all that a model is given, whoever is sampled.
+  Attention and norms are taken piece by piece, in widths that depend on the piece alone (`models.packing`).
+- `physical_batches`, for models and losses that cannot read such rows: the width of a batch is that of the unit's own
+  longest document, all units of the batch have that width and that number of documents, and the batch has the same
+  number of rows for that shape at every step: what units leave empty is filled with padding.
 
 What is left to the kernels is that a row's result does not depend on the row's place in a matrix of a given shape, nor
-on what stands in other rows. `independence` looks at that on the machine and the model at hand, before the first step.
+on what stands in other rows, and that of a matrix in a batch of them not on how many there are. `independence` looks at
+that on the machine and the model at hand, before the first step.
 
 How many units are sampled, and how long they are, is private: neither the number nor the shape of batches is logged or
 reported. Padding goes to the right, where a causal model never looks at it.
