@@ -58,14 +58,12 @@ class Pieces:
     @cached_property
     def groups(self) -> list[Tensor]:
         """Places of the tokens of pieces of one width, int64 [pieces, width]; behind a piece, the last token's."""
-        ends = np.cumsum(self.lengths)
-        found = []
-        for width, same in groupby(self.order, key=lambda number: width_of(self.lengths[number])):
-            stops = ends[list(same)][:, None]
-            lengths = np.asarray([self.lengths[at] for at in self.order if width_of(self.lengths[at]) == width])[
-                :, None
-            ]
-            places = stops - lengths + np.arange(width)
+        lengths = np.asarray(self.lengths)
+        ends, found = lengths.cumsum(), []
+        for width, numbers in groupby(self.order, key=lambda number: width_of(self.lengths[number])):
+            same = list(numbers)
+            stops = ends[same][:, None]
+            places = stops - lengths[same][:, None] + np.arange(width)
             found.append(torch.from_numpy(np.where(places < stops, places, self.tokens - 1)).to(self.device))
         return found
 
