@@ -114,11 +114,12 @@ class LowerLayers:
         if self._end + len(blob) > MOST_BYTES:
             return
         try:
-            os.pwrite(self._file.fileno(), blob, self._end)
+            written = os.pwrite(self._file.fileno(), blob, self._end)
         except OSError:  # the disk is full, and the states can be computed again
             return
-        self._kept[key] = self._end
-        self._end += len(blob)
+        if written == len(blob):
+            self._kept[key] = self._end
+            self._end += written
 
     def _states(self, row: Row, new: dict[bytes, Tensor]) -> Tensor:
         parts = [self._of(ids, length, new) for ids, length in zip(_documents(row), row.documents.lengths, strict=True)]
