@@ -1,8 +1,8 @@
-"""Physical batches: the sampled units of one step, cut into rectangles of tokens that fit into memory.
+"""Physical batches: the sampled units of one step, cut into rows, or rectangles, of tokens that fit into memory.
 
-A unit (user or record) is one or more documents; each document is a row, and the rows of one unit stay together, so
-that the gradient of a unit can be summed up and clipped once. The loss of a unit is the mean loss of its target tokens:
-its weights sum to 1 over all of its rows, whatever other units are in the batch.
+A unit (user or record) is one or more documents, which stay together, so that the gradient of a unit can be summed up
+and clipped once. The loss of a unit is the mean loss of its target tokens: its weights sum to 1 over all of its
+documents, whatever other units are in the batch.
 
 The mean may be a weighted one: with `decay` d the t-th target of a document has t^-d of the first one's weight. Clipped
 gradients of long and short documents have one norm, so with equal weights each token of a long one counts for less, the
@@ -12,14 +12,17 @@ changes what its first tokens count.
 Privacy argument. One unit may change the sum of a step by its own clipped gradient and by nothing else, so the gradient
 of every other unit must keep each of its bits, whichever units take part. Floating point does not give that by itself:
 which kernel multiplies two matrices, and in which order it adds, depends on their shapes, and in bfloat16 a wider batch
-moved the gradients in it by 0.8 % of C each. So the shape of the batch that a unit is computed in depends on that unit
-alone:
+moved the gradients in it by 0.8 % of C each. So no shape that a unit is computed in depends on other units:
 
-- its width is that of the unit's own longest row, and all units of the batch have that width and that number of rows;
-- the batch has the same number of rows for that shape at every step: what units leave empty is filled with padding.
+- `rows`: units stand behind each other in rows of one length, which is all that a model is given, whoever is sampled.
+  Attention and norms are taken piece by piece, in widths that depend on the piece alone (`models.packing`).
+- `physical_batches`, for models and losses that cannot read such rows: the width of a batch is that of the unit's own
+  longest document, all units of the batch have that width and that number of documents, and the batch has the same
+  number of rows for that shape at every step: what units leave empty is filled with padding.
 
 What is left to the kernels is that a row's result does not depend on the row's place in a matrix of a given shape, nor
-on what stands in other rows. `independence` looks at that on the machine and the model at hand, before the first step.
+on what stands in other rows, and that of a matrix in a batch of them not on how many there are. `independence` looks at
+that on the machine and the model at hand, before the first step.
 
 How many units are sampled, and how long they are, is private: neither the number nor the shape of batches is logged or
 reported. Padding goes to the right, where a causal model never looks at it.
@@ -36,6 +39,7 @@ import numpy.typing as npt
 import torch
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.models.packing import Pieces, positions_of
 
 _WIDTH_STEP = 8
 _Weights = npt.NDArray[np.floating]
@@ -81,6 +85,81 @@ class Batch:
         """How many of its tokens carry loss; private."""
         return int(torch.count_nonzero(self.weights[:, 1:]))
 
+    @property
+    def by_unit(self) -> int:
+        """What makes up a unit: so many rows."""
+        return self.rows_per_unit
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Row:
+    """Whole units behind each other in one row of tokens: the inputs of a causal model, and what each is to predict.
+
+    The last token of a document is predicted and not read. Its last token, at least, is padding.
+    """
+
+    ids: torch.Tensor  # token ids, int64 [1, tokens]
+    positions: torch.Tensor  # of each token in its document, int64 [1, tokens]
+    labels: torch.Tensor  # the token that follows on each, int64 [tokens]
+    weights: torch.Tensor  # float32 [tokens], of predicting labels; those of one unit sum to 1
+    documents: Pieces
+    by_unit: Pieces  # what makes up a unit
+    redacted: bool = False  # whether all of its documents are redacted copies
+    least_targets: int = 0  # as in `Batch`
+    states: torch.Tensor | None = None  # [1, tokens, width], where they are known below some layer (`lower_layers`)
+
+    @property
+    def targets(self) -> int:
+        """How many of its tokens carry loss; private."""
+        return int(torch.count_nonzero(self.weights))
+
+
+def rows(units: list[list[Document]], tokens: int, pad: int, decay: float = 0.0) -> list[Row]:
+    """Cut units, each of at least one document, into rows of `tokens` tokens, largest first, each where it fits first.
+
+    A unit that is larger by itself becomes a row of its own, whose length is a function of the unit's. Without units
+    there are no rows. Weights fall with the place of a token by the power `decay`.
+    """
+    held: list[list[list[Document]]] = []
+    left: list[int] = []
+    for unit in sorted(units, key=_read, reverse=True):
+        size = _read(unit)
+        at = next((at for at, room in enumerate(left) if size <= room), len(held))
+        if at == len(held):
+            held.append([])
+            left.append(max(tokens - 1, size))
+        held[at].append(unit)
+        left[at] -= size
+    return [row_of(some, tokens, pad, decay) for some in held]
+
+
+def row_of(units: list[list[Document]], tokens: int, pad: int, decay: float = 0.0) -> Row:
+    """The row of some units in their order; it is longer than `tokens` for a unit that is."""
+    tokens = max(tokens, _rounded(_read(units[0]) + 1))
+    ids, labels = np.full(tokens, pad, np.int64), np.full(tokens, pad, np.int64)
+    weights, at = np.zeros(tokens, np.float32), 0
+    weighted = _weighted(units, decay)
+    for document, own in weighted:
+        read = len(document.ids) - 1
+        ids[at : at + read], labels[at : at + read] = document.ids[:-1], document.ids[1:]
+        weights[at + document.targets.start - 1 : at + read] = own
+        at += read
+    documents = Pieces(tuple(len(document.ids) - 1 for document, _ in weighted), tokens)
+    return Row(
+        torch.from_numpy(ids)[None],
+        positions_of(documents),
+        torch.from_numpy(labels),
+        torch.from_numpy(weights),
+        documents,
+        Pieces(tuple(_read(unit) for unit in units), tokens),
+        all(document.redacted for document, _ in weighted),
+    )
+
+
+def _read(unit: list[Document]) -> int:
+    """How many tokens of a unit are read."""
+    return sum(len(document.ids) - 1 for document in unit)
+
 
 def physical_batches(units: list[list[Document]], max_tokens: int, pad: int, decay: float = 0.0) -> list[Batch]:
     """Cut units, each of at least one document, into batches of at most `max_tokens` padded tokens.
@@ -108,7 +187,7 @@ def packed(units: list[list[Document]], max_tokens: int, pad: int, decay: float 
     rows = sorted(_weighted(units, decay), key=lambda row: len(row[0].ids), reverse=True)
     batches = []
     while rows:
-        width = -(-len(rows[0][0].ids) // _WIDTH_STEP) * _WIDTH_STEP
+        width = _rounded(len(rows[0][0].ids))
         count = max(1, max_tokens // width)
         held, rows = rows[:count], rows[count:]
         batches.append(_rectangle(held, (len(held), width), pad, 1))
@@ -141,7 +220,11 @@ def _rectangle(rows: list[tuple[Document, _Weights]], shape: tuple[int, int], pa
 
 def _shape(unit: list[Document]) -> tuple[int, int]:
     longest = max(len(document.ids) for document in unit)
-    return len(unit), -(-longest // _WIDTH_STEP) * _WIDTH_STEP
+    return len(unit), _rounded(longest)
+
+
+def _rounded(tokens: int) -> int:
+    return -(-tokens // _WIDTH_STEP) * _WIDTH_STEP
 
 
 def ahead(steps: Sequence[int], make: Callable[[int], T]) -> Iterator[tuple[int, T]]:

@@ -46,8 +46,8 @@ import torch
 from torch import Tensor, nn
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.dpsgd.batches import Batch, Document, packed
-from rayprivacy.models.norms import Recorder
+from rayprivacy.dpsgd.batches import Batch, Document, Row, packed
+from rayprivacy.models.norms import Recorder, Units
 from rayprivacy.models.norms.terms import Dense, Weights
 
 ClippingKind = Literal["flat", "per_layer", "automatic"]
@@ -104,11 +104,12 @@ class ClippedGradients(Protocol):
 
     parameters: list[nn.Parameter]
 
-    def __call__(self, losses: Callable[[], Any], rows_per_unit: int, live: bool = True) -> Lazy:
+    def __call__(self, losses: Callable[[], Any], units: Units, live: bool = True) -> Lazy:
         """Sums over the units of one batch of clipped gradients, float32 or float64, in the parameters' full shapes.
 
-        `losses` runs the forward pass and returns one loss per row [rows]; a unit's rows are consecutive (for
-        micro-batches see `MicroBatchGradients`). With `live` false the batch is a dummy, which runs for the sake of
+        `losses` runs the forward pass and returns one loss per row [rows], or per unit in a row [units]; `units` says
+        how many consecutive rows are a unit, or which pieces of the row are (for micro-batches see
+        `MicroBatchGradients`). With `live` false the batch is a dummy, which runs for the sake of
         collectives and contributes zeros.
         """
 
@@ -116,8 +117,8 @@ class ClippedGradients(Protocol):
 class UnitGradients(ClippedGradients, Protocol):
     """Clipped gradients of units, as opposed to those of micro-batches."""
 
-    def squared_norms(self, losses: Callable[[], Tensor], rows_per_unit: int) -> Tensor:
-        """Squared norm of each unit's gradient by each parameter, float64 [units, parameters]."""
+    def squared_norms(self, losses: Callable[[], Tensor], units: Units) -> Tensor:
+        """Squared norm of each unit's gradient by each parameter, float64 [units, parameters], in `Pieces.order`."""
 
 
 class BookKeeping:
@@ -127,18 +128,18 @@ class BookKeeping:
         self._tape, self._clipping = Recorder(model), clipping
         self.parameters = self._tape.parameters
 
-    def __call__(self, losses: Callable[[], Tensor], rows_per_unit: int, live: bool = True) -> Lazy:
+    def __call__(self, losses: Callable[[], Tensor], units: Units, live: bool = True) -> Lazy:
         """The clipped sums of one batch."""
-        squared = self.squared_norms(losses, rows_per_unit)
+        squared = self.squared_norms(losses, units)
         coefficients = self._clipping.coefficients(squared)
         return self._tape.weighted_sums(coefficients if live else torch.zeros_like(coefficients))
 
-    def squared_norms(self, losses: Callable[[], Tensor], rows_per_unit: int) -> Tensor:
+    def squared_norms(self, losses: Callable[[], Tensor], units: Units) -> Tensor:
         """Squared norms of units' gradients, float64 [units, parameters]."""
-        with self._tape.recording():
+        with self._tape.recording(units):
             values = losses()
         self._tape.differentiate(values)
-        return self._tape.squared_norms(rows_per_unit)
+        return self._tape.squared_norms()
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -149,7 +150,7 @@ class MicroBatch:
     units: int  # how many units it has; private
 
     @property
-    def rows_per_unit(self) -> int:
+    def by_unit(self) -> int:
         """All of its rows: it is clipped as one."""
         return sum(len(piece.ids) for piece in self.pieces)
 
@@ -157,6 +158,9 @@ class MicroBatch:
     def redacted(self) -> bool:
         """Whether all of its documents are redacted copies."""
         return all(piece.redacted for piece in self.pieces)
+
+
+AnyBatch = Batch | Row | MicroBatch
 
 
 def micro_batches(
@@ -185,7 +189,7 @@ class MicroBatchGradients:
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._clipping = clipping
 
-    def __call__(self, losses: Callable[[], Iterator[Tensor]], rows_per_unit: int, live: bool = True) -> Lazy:
+    def __call__(self, losses: Callable[[], Iterator[Tensor]], units: Units, live: bool = True) -> Lazy:
         """The clipped gradient of one micro-batch, from what each piece adds to its loss, one scalar at a time."""
         sums: list[Tensor | None] = [None] * len(self.parameters)
         for loss in losses():
@@ -245,23 +249,25 @@ class OpacusGradients:
             ) from error
         self._hooks.disable_hooks()
 
-    def __call__(self, losses: Callable[[], Tensor], rows_per_unit: int, live: bool = True) -> Lazy:
+    def __call__(self, losses: Callable[[], Tensor], units: Units, live: bool = True) -> Lazy:
         """The clipped sums of one batch."""
-        units = self._units(losses, rows_per_unit)
-        coefficients = self._clipping.coefficients(_squared_norms(units))
+        gradients = self._gradients(losses, units)
+        coefficients = self._clipping.coefficients(_squared_norms(gradients))
         if not live:
             coefficients = torch.zeros_like(coefficients)
-        columns = coefficients.unbind(1) if coefficients.dim() == 2 else [coefficients] * len(units)
+        columns = coefficients.unbind(1) if coefficients.dim() == 2 else [coefficients] * len(gradients)
         return {
-            parameter: partial(_sum, [unit], Weights.of(column))
-            for parameter, unit, column in zip(self.parameters, units, columns, strict=True)
+            parameter: partial(_sum, [gradient], Weights.of(column))
+            for parameter, gradient, column in zip(self.parameters, gradients, columns, strict=True)
         }
 
-    def squared_norms(self, losses: Callable[[], Tensor], rows_per_unit: int) -> Tensor:
+    def squared_norms(self, losses: Callable[[], Tensor], units: Units) -> Tensor:
         """Squared norms of units' gradients, float64 [units, parameters]."""
-        return _squared_norms(self._units(losses, rows_per_unit))
+        return _squared_norms(self._gradients(losses, units))
 
-    def _units(self, losses: Callable[[], Tensor], rows_per_unit: int) -> list[Dense]:
+    def _gradients(self, losses: Callable[[], Tensor], rows_per_unit: Units) -> list[Dense]:
+        if not isinstance(rows_per_unit, int):
+            raise ConfigError("Opacus has no gradients of pieces of a row: give it units of whole rows.")
         for module in self._modules:
             module.training = True  # Opacus records nothing else; the mode of the others is left alone
         self._hooks.enable_hooks()

@@ -1,15 +1,17 @@
 """Steps on public tokens before anything is reserved: what is clipped together with others does not depend on them.
 
-`batches` gives every unit a batch whose shape is a function of that unit alone. What is left is up to the machine, the
-model and the loss: kernels must treat all rows of a matrix alike, no module and no loss may mix rows (a mixture of
-experts, say, whose experts take as many tokens as all rows send them, or a mean over the batch), and nothing may be
-kept from one batch to the next. So the very model and the very way of clipping that will train read public tokens:
+`batches` gives every unit a row of the one shape there is, or a batch whose shape is a function of that unit alone.
+What is left is up to the machine, the model and the loss: kernels must treat all rows of a matrix alike, no module and
+no loss may mix rows (a mixture of experts, say, whose experts take as many tokens as all rows send them, or a mean
+over the batch), and nothing may be kept from one batch to the next. So the very model and the very way of clipping
+that will train read public tokens:
 
 - **units**: each row of some batches is computed again in other company, and all bits of its loss and of its gradient's
   norms must agree. Rules on outliers act on rows that stand out, so the company is, by turns, random rows and rows of
   one token repeated, the row that this model finds easiest, the one that it finds hardest, rows like the one that is
   looked at, and nobody. The gradient of padding must be zero. Two shapes are tried, the one with the most rows and the
   longest that has more than one row: a longer unit fills a batch alone, where nothing can be mixed with it.
+- **units in rows**: the same, of units of several lengths that stand behind each other in one row, in turns.
 - **micro-batches**: within one everything may depend on everything. Its clipped mean must be the same as the first that
   is computed, after another one, after two, and after itself.
 - **the gradient itself**: what one unit adds to the sum is compared with torch's own gradient of its loss. A loss that
@@ -32,19 +34,23 @@ from torch import Tensor
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.private import digest_array
 from rayprivacy.dpsgd import clipping as clip
-from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
+from rayprivacy.dpsgd.batches import Batch, Document, Row, physical_batches, row_of
 from rayprivacy.dpsgd.clipping import Clipping, MicroBatch
 from rayprivacy.dpsgd.losses import FreshLoss, seeded
 from rayprivacy.models.loading import check_positions
 from rayprivacy.models.trainable import any_kernel, has_no_repeatable_kernel
 
-Losses = Callable[[Any, Batch], Tensor]
+Losses = Callable[[Any, Any], Tensor]
 _Ids = npt.NDArray[np.int32]
 
 _SEED, _PAD = 0, 0  # public, like the tokens
 _SHORT = 8  # the least width of a batch, hence the most rows
 _FEW = 8  # rows of the batches in which each is also computed alone
 _TRIED = "Before the first step it was tried on public tokens that {}; a trial is no proof."
+_UNITS_TRIED = _TRIED.format(
+    "the loss and the gradient of one unit are the same to the bit among others of several kinds and alone, and that"
+    " the gradient is the one of the loss"
+)
 _UNCLIPPED = Clipping(1e30)
 _LIGHT = 1 / 16  # weight of a row that is one of many of its unit
 _PRECISE, _ROUNDED = 1e-3, 0.02  # how far a gradient may be from torch's own, relatively; the latter in bfloat16
@@ -76,11 +82,27 @@ def check_independence(
         trial.compare_companies(draw.batch_of(length, batch_tokens), batch_tokens, easy_alone=True)
     few = draw.batch_of(short, min(batch_tokens, _FEW * _SHORT))
     trial.compare_with_alone(few, min(batch_tokens, _FEW * _SHORT), min(2, records, len(few)))
-    trial.compare_with_autograd(few[0], clipping)
-    return _TRIED.format(
-        "the loss and the gradient of one unit are the same to the bit among others of several kinds and alone, and"
-        " that the gradient is the one of the loss"
-    )
+    trial.compare_with_autograd(_batch([few[0]], _SHORT), clipping)
+    return _UNITS_TRIED
+
+
+def check_rows(
+    model: Any,
+    losses: Losses,
+    tokens: int,
+    row_tokens: int,
+    gradients: clip.UnitGradients,
+    clipping: Clipping = _UNCLIPPED,
+    records: int = 2,
+) -> str:
+    """What `check_independence` does, for units behind each other in rows of `row_tokens` tokens (`batches.rows`)."""
+    check_positions(model, tokens)
+    _check_experts(model, max(row_tokens, 2 * _SHORT))
+    trial = _UnitTrial(model, losses, gradients)
+    units = _PublicRows(model).units(min(tokens, row_tokens // 2), row_tokens, records)
+    trial.compare_places(units, row_tokens)
+    trial.compare_with_autograd(row_of(units[:1], row_tokens, _PAD), clipping)
+    return _UNITS_TRIED
 
 
 def check_micro_batches(
@@ -96,7 +118,7 @@ def check_micro_batches(
     def mean(losses: Losses, batch: MicroBatch) -> list[str]:
         seed = next(seeds)
         pieces = partial(clip.mean_losses, model, batch, lambda _, piece: _seeded_losses(seed, model, piece, losses))
-        clipped = _run(lambda: gradients(pieces, batch.rows_per_unit))
+        clipped = _run(lambda: gradients(pieces, batch.by_unit))
         return [digest_array(clipped.pop(parameter)().cpu().numpy()) for parameter in list(clipped)]
 
     fresh = FreshLoss(losses)
@@ -159,6 +181,17 @@ class _PublicRows:
         rows, width = _batch([np.zeros(length, np.int32)], batch_tokens).ids.shape
         return self.rows(rows, range(max(2, width - _SHORT + 1), length + 1))
 
+    def units(self, longest: int, tokens: int, records: int) -> list[list[Document]]:
+        """Units of one or two documents that fit into a row, from the longest on; every other repeats one token."""
+        found: list[list[Document]] = []
+        left, length = tokens - 1, max(2, longest)
+        while length > 1 and length - 1 <= left:
+            many = min(records, 1 + len(found) % 2, left // (length - 1))
+            found.append([Document(self._row(length, repeated=len(found) % 2 == 1), 1) for _ in range(many)])
+            left -= many * (length - 1)
+            length = max(2, length * 3 // 4) if left >= length else left + 1
+        return found
+
     def _row(self, length: int, repeated: bool) -> _Ids:
         drawn = self._draw(1).repeat(length) if repeated else self._draw(length)
         return np.asarray(drawn, np.int32)
@@ -201,11 +234,33 @@ class _UnitTrial:
         alike = self._look(self._fresh.copy(), _batch(equal, batch_tokens, per_unit=per_unit))
         _require_equal(among[:per_unit].repeat(len(alike) // per_unit, 1), alike)
 
-    def compare_with_autograd(self, row: _Ids, clipping: Clipping) -> None:
+    def compare_places(self, units: list[list[Document]], tokens: int) -> None:
+        """Units of a row in another order, those that stand out among such as are easy or hard, and alone."""
+        among = self._look_at_row(self._fresh.copy(), units, tokens)
+        _require_equal(among, self._look_at_row(self._fresh.copy(), units[::-1], tokens).flip(0))
+        ends = dict.fromkeys((0, *_ends(among)))
+        for other in _ends(among):
+            company = [
+                units[at] if at in ends else _of_length(units[other], _length(units[at])) for at in range(len(units))
+            ]
+            seen = self._look_at_row(self._fresh.copy(), company[::-1], tokens).flip(0)
+            for at in ends:
+                _require_equal(among[at], seen[at])
+        for at in ends:
+            _require_equal(among[at], self._look_at_row(self._fresh.copy(), [units[at]], tokens)[0])
+
+    def _look_at_row(self, losses: Losses, units: list[list[Document]], tokens: int) -> Tensor:
+        """The loss of every unit of one row, and the squared norms of its gradient, [units, 1 + parameters]."""
+        row = row_of(units, tokens, _PAD)
+        found = self._look(losses, row)
+        return found[torch.tensor(row.by_unit.order, device=found.device).argsort()]
+
+    def compare_with_autograd(self, batch: Batch | Row, clipping: Clipping) -> None:
         """What one unit adds to the sum, and torch's own gradient of its loss, clipped by its own norm."""
-        model, batch, seed = self._model, _batch([row], _SHORT), next(self._seeds)
-        parameters = self._gradients.parameters
-        clipped = _run(lambda: self._gradients(lambda: _seeded_losses(seed, model, batch, self._fresh.copy()), 1))
+        model, seed, parameters = self._model, next(self._seeds), self._gradients.parameters
+        clipped = _run(
+            lambda: self._gradients(lambda: _seeded_losses(seed, model, batch, self._fresh.copy()), batch.by_unit)
+        )
         with any_kernel():  # nothing of it is kept but the distance
             total = _seeded_losses(seed, model, batch, self._fresh.copy()).sum()
             found = torch.autograd.grad(total, parameters, allow_unused=True)
@@ -226,20 +281,30 @@ class _UnitTrial:
                 " where there is no such loss; decay of weights is training.optimizer.weight_decay."
             )
 
-    def _look(self, losses: Losses, batch: Batch) -> Tensor:
-        """The loss of every row, and the squared norms of its gradient by each parameter, [rows, 1 + parameters]."""
+    def _look(self, losses: Losses, batch: Batch | Row) -> Tensor:
+        """The loss of every row, or unit in a row, and the squared norms of its gradient, [rows, 1 + parameters]."""
         values: list[Tensor] = []
 
         def run() -> Tensor:
             values.append(_seeded_losses(next(self._seeds), self._model, batch, losses))
             return values[0]
 
-        squared = _run(lambda: self._gradients.squared_norms(run, 1))
+        units = 1 if isinstance(batch, Batch) else batch.by_unit
+        squared = _run(lambda: self._gradients.squared_norms(run, units))
         return torch.cat([values[0].detach().double()[:, None], squared], 1)
 
 
 def _ends(among: Tensor) -> tuple[int, int]:
     return int(among[:, 0].argmin()), int(among[:, 0].argmax())
+
+
+def _length(unit: list[Document]) -> int:
+    return sum(len(document.ids) - 1 for document in unit)
+
+
+def _of_length(unit: list[Document], length: int) -> list[Document]:
+    """A unit of the tokens of another, as many as `length` reads of them."""
+    return [Document(np.resize(unit[0].ids, length + 1), 1)]
 
 
 def _batch(rows: Sequence[_Ids], batch_tokens: int, scales: Sequence[float] = (), per_unit: int = 1) -> Batch:
@@ -250,7 +315,7 @@ def _batch(rows: Sequence[_Ids], batch_tokens: int, scales: Sequence[float] = ()
     return batch
 
 
-def _seeded_losses(seed: int, model: Any, batch: Batch, losses: Losses) -> Tensor:
+def _seeded_losses(seed: int, model: Any, batch: Batch | Row, losses: Losses) -> Tensor:
     with seeded(seed, next(model.parameters()).device):
         values: Tensor = losses(model, batch)
     return values

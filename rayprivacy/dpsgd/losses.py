@@ -25,7 +25,7 @@ from ray import cloudpickle
 from torch import Tensor
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.dpsgd.batches import Batch
+from rayprivacy.dpsgd.batches import Batch, Row
 
 # Families whose logits are the head's product with the last states, and nothing else (no scaling, no soft cap).
 PLAIN_HEADS = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
@@ -34,19 +34,47 @@ _SEED = 0  # public, and the same for every batch: where a batch stands among th
 RowLoss = Callable[[Any, Batch], Tensor]
 
 
-def row_losses(model: Any, batch: Batch, low_precision: bool = False) -> Tensor:
-    """Losses in nats, float32 [rows], of a causal language model; `low_precision` computes under bfloat16 autocast."""
+def row_losses(model: Any, batch: Batch | Row, low_precision: bool = False) -> Tensor:
+    """Losses in nats, float32, of a causal language model: [rows] of a batch, [units] of a row, in its own order.
+
+    `low_precision` computes under bfloat16 autocast.
+    """
     device = next(model.parameters()).device
+    low_precision = low_precision or torch.is_autocast_enabled(device.type)  # called by a loss of the user's own
+    with torch.autocast(device.type, torch.bfloat16, enabled=low_precision):
+        return _of_units(model, batch, device) if isinstance(batch, Row) else _of_rows(model, batch, device)
+
+
+def _of_rows(model: Any, batch: Batch, device: torch.device) -> Tensor:
     ids, weights = batch.ids.to(device), batch.weights.to(device)
     # One line of positions for all rows would lose the axis of the examples in learnt position embeddings.
     positions = torch.arange(ids.shape[1], device=device).expand_as(ids).contiguous()
     row, place = torch.nonzero(weights[:, 1:], as_tuple=True)
-    low_precision = low_precision or torch.is_autocast_enabled(device.type)  # called by a loss of the user's own
-    with torch.autocast(device.type, torch.bfloat16, enabled=low_precision):
-        inputs: dict[str, object] = {"input_ids": ids, "position_ids": positions, "use_cache": False}
-        logits = _logits(model, inputs, row, place, batch.least_targets)
-    nll = F.cross_entropy(logits.float(), ids[row, place + 1], reduction="none")
+    inputs: dict[str, object] = {"input_ids": ids, "position_ids": positions, "use_cache": False}
+    nll = _nll(model, inputs, (row, place), ids[row, place + 1], batch.least_targets)
     return torch.zeros(len(ids), device=device).index_add(0, row, nll * weights[row, place + 1])
+
+
+def _of_units(model: Any, batch: Row, device: torch.device) -> Tensor:
+    weights, documents, units = batch.weights.to(device), batch.documents.to(device), batch.by_unit.to(device)
+    (place,) = torch.nonzero(weights, as_tuple=True)
+    inputs: dict[str, object] = {
+        "input_ids": batch.ids.to(device),
+        "position_ids": batch.positions.to(device),
+        "documents": documents,
+        "use_cache": False,
+    }
+    if batch.states is not None:
+        inputs["states"] = batch.states.to(device)
+    row = torch.zeros_like(place)
+    nll = _nll(model, inputs, (row, place), batch.labels.to(device)[place], batch.least_targets)
+    return torch.zeros(len(units.lengths), device=device).index_add(0, units.owner[place], nll * weights[place])
+
+
+def _nll(model: Any, inputs: dict[str, object], at: tuple[Tensor, Tensor], labels: Tensor, least: int) -> Tensor:
+    """Negative log-likelihoods of labels [places] behind the tokens at (row, place), float32 [places]."""
+    logits = _logits(model, inputs, *at, least)
+    return F.cross_entropy(logits.float(), labels, reduction="none")
 
 
 def own_losses(model: Any, batch: Batch, loss: RowLoss, low_precision: bool = False) -> Tensor:

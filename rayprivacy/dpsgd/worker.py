@@ -34,10 +34,11 @@ from rayprivacy.core.files import write_atomic, write_json
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.private import Seal, digest_bytes
 from rayprivacy.dpsgd import checkpoints, collectives
-from rayprivacy.dpsgd.batches import Batch, ahead, physical_batches
-from rayprivacy.dpsgd.clipping import MicroBatch, micro_batches
+from rayprivacy.dpsgd.batches import ahead, physical_batches, rows
+from rayprivacy.dpsgd.clipping import AnyBatch, micro_batches
 from rayprivacy.dpsgd.engines.engine import Engine, StepNoise, make_engine
 from rayprivacy.dpsgd.losses import RowLoss, own_losses, row_losses
+from rayprivacy.dpsgd.lower_layers import LowerLayers
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.sampler import PoissonSampler
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
@@ -122,6 +123,7 @@ class Training(NamedTuple):
     """What a rank trains with; `pad` fills batches, and `done` steps are in `state`, the newest saved one."""
 
     engine: Engine
+    lower: LowerLayers | None  # where the states of frozen layers are kept
     sampler: PoissonSampler
     pad: int
     state: Path | None
@@ -155,12 +157,12 @@ def build(job: Job, rank: Rank) -> Training:
     torch.set_num_threads(job.engine.cpus or max(1, (os.cpu_count() or 1) // rank.neighbours))
     backbone = load_backbone(job.model)
     sampler = _sampler(job, rank, key, backbone)
-    engine = _engine(job, key, backbone, rank.number == 0)
+    engine, lower = _engine(job, key, backbone, rank.number == 0)
     paying = None
     if rank.number == 0:
         client = LedgerClient(job.ledger, checkpoints.ledger_head(state))
         paying = Paying(client, StepGate(client, job.release))
-    return Training(engine, sampler, backbone.end, state, done, paying)
+    return Training(engine, lower, sampler, backbone.end, state, done, paying)
 
 
 def _sampler(job: Job, rank: Rank, key: Key, backbone: Backbone) -> PoissonSampler:
@@ -185,7 +187,7 @@ def _check_micro_batches(job: Job, world: int) -> None:
         )
 
 
-def _engine(job: Job, key: Key, backbone: Backbone, first: bool) -> Engine:
+def _engine(job: Job, key: Key, backbone: Backbone, first: bool) -> tuple[Engine, LowerLayers | None]:
     low_precision = job.model.dtype == "bfloat16"
     model = trainable(backbone, job.adapter).to(repeatable(get_device()))
     if job.engine.gradient_checkpointing:
@@ -198,7 +200,11 @@ def _engine(job: Job, key: Key, backbone: Backbone, first: bool) -> Engine:
         if first:
             write_atomic(job.tried, sentence.encode())
 
-    return make_engine(model, job.training, noise, job.engine, losses, low_precision, report)
+    engine = make_engine(model, job.training, noise, job.engine, losses, low_precision, report, job.loss is None)
+    if not engine.in_rows or job.engine.zero == 3:  # whose ranks run each layer together
+        return engine, None
+    lower = LowerLayers(model, job.folder, job.engine.tokens_at_once, low_precision)
+    return engine, lower if lower.work() else None
 
 
 class _Worker:
@@ -217,7 +223,8 @@ class _Worker:
         release, steps = self._job.release, self._job.release.steps(rung)
         self._pay(lambda paying: paying.gate.begin(rung))
         for step, batches in ahead(steps[max(0, done - steps.start) :], self._batches):
-            self._training.engine.step(step, batches)
+            lower = self._training.lower
+            self._training.engine.step(step, lower.filled(batches) if lower else batches)
             if self._training.paying:
                 self._training.paying.gate.keep()
             self._tell(step + 1)
@@ -232,12 +239,13 @@ class _Worker:
         if self._training.paying:
             write_atomic(self._job.folder / PROGRESS, str(done).encode())
 
-    def _batches(self, step: int) -> Sequence[Batch | MicroBatch]:
-        """What was sampled on this rank: as physical batches, or as micro-batches where these are clipped."""
+    def _batches(self, step: int) -> Sequence[AnyBatch]:
+        """What was sampled on this rank: in rows or batches of units, or as micro-batches where these are clipped."""
         sampler, pad, micro = self._training.sampler, self._training.pad, self._job.training.microbatches
         tokens, decay = self._job.engine.tokens_at_once, self._job.training.token_decay
         if micro is None:
-            return physical_batches(sampler.sample(step), tokens, pad, decay)
+            make = rows if self._training.engine.in_rows else physical_batches
+            return make(sampler.sample(step), tokens, pad, decay)
         return micro_batches(sampler.micro_batches(step, micro // self._job.parts), tokens, pad, decay)
 
     def _save(self, steps: int) -> None:

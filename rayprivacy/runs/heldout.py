@@ -12,7 +12,7 @@ import torch
 from rayprivacy.core.console import Told, nobody
 from rayprivacy.core.files import Json
 from rayprivacy.corpus.manifest import first_holdout
-from rayprivacy.dpsgd.batches import Document, physical_batches
+from rayprivacy.dpsgd.batches import Document, packed
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.dpsgd.units import Reading, documents_of
 from rayprivacy.evaluation.language import length_summary, perplexity
@@ -34,7 +34,7 @@ def heldout_rows(run: Run[Any]) -> list[Json]:
 def total_loss(run: Run[Any], model: Any, end: int, documents: Sequence[Document]) -> tuple[float, int]:
     """The negative log-likelihood of some documents behind their contexts, in nats, and of how many tokens it is."""
     total, tokens = 0.0, 0
-    for batch in physical_batches([[each] for each in documents], run.recipe.resources.tokens_at_once, end):
+    for batch in packed([[each] for each in documents], run.recipe.resources.tokens_at_once, end):
         counted = (batch.weights > 0).float()
         total += float(row_losses(model, replace(batch, weights=counted)).sum())
         tokens += int(counted.sum())

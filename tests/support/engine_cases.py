@@ -24,12 +24,14 @@ from rayprivacy.accounting.schedule import NoiseSchedule
 from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd import collectives
-from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
-from rayprivacy.dpsgd.clipping import Clipping, Lazy, MicroBatch, micro_batches
+from rayprivacy.dpsgd.batches import Batch, Document, Row, physical_batches, rows
+from rayprivacy.dpsgd.clipping import Clipping, Lazy, micro_batches
 from rayprivacy.dpsgd.engines import zero as deepspeed_setup
 from rayprivacy.dpsgd.engines.engine import Engine, StepNoise, make_engine
+from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
+from rayprivacy.models.norms.parameter import weighted_sum
 from rayprivacy.models.norms.terms import Dense, Weights
 from rayprivacy.release.step_mechanism import NoisySteps
 
@@ -94,6 +96,7 @@ class Case:
     differ: bool = False  # ranks differ in their scales
     # Clip the means of GROUPS, of which each rank has as many as `splits` says; noise falls by 1 / (1 + t).
     micro: bool = False
+    rows: bool = False  # units stand behind each other in rows
 
 
 def tiny_model(kind: str, seed: int = 0) -> Any:
@@ -125,8 +128,10 @@ def tiny_model(kind: str, seed: int = 0) -> Any:
     return model.train()
 
 
-def losses(model: Any, batch: Batch, half: bool = False) -> Tensor:
+def losses(model: Any, batch: Any, half: bool = False) -> Tensor:
     """Weighted negative log-likelihoods of rows: in the model's own precision, or under bfloat16 autocast."""
+    if isinstance(batch, Row):
+        return row_losses(model, batch, half)
     positions = torch.arange(batch.ids.shape[1]).expand_as(batch.ids).contiguous()
     inputs = {"input_ids": batch.ids, "position_ids": positions}
     if model.config.model_type == "bert":  # looks both ways, so it must be told what is padding
@@ -242,11 +247,14 @@ def made(case: Case) -> Engine:
     model = tiny_model(case.kind, case.seeds[collectives.rank()])
     engine = EngineConfig(zero=case.zero, offload=case.offload, gradients=case.gradients, batch_tokens=64)
     own_losses = functools.partial(losses, half=case.half)
-    return make_engine(model.bfloat16() if case.half else model, training, noise, engine, own_losses, case.half)
+    model = model.bfloat16() if case.half else model
+    found = make_engine(model, training, noise, engine, own_losses, case.half, in_rows=case.rows)
+    assert found.in_rows == case.rows
+    return found
 
 
-def mine(case: Case, split: tuple[int, ...], step: int = 0) -> list[Batch] | list[MicroBatch]:
-    """This rank's physical batches, or micro-batches."""
+def mine(case: Case, split: tuple[int, ...], step: int = 0) -> Any:
+    """This rank's physical batches, rows, or micro-batches."""
     ends = np.cumsum([0, *split, *[0] * collectives.world()])
     here = collectives.rank()
     if case.micro:
@@ -255,7 +263,7 @@ def mine(case: Case, split: tuple[int, ...], step: int = 0) -> list[Batch] | lis
     redacted = any(case.redacted[step : step + 1]) if case.full is None else step not in case.full
     own = units()[ends[here] : ends[here + 1]]
     own = [[replace(document, redacted=redacted) for document in unit] for unit in own]
-    return physical_batches(own, case.tokens[here], PAD)
+    return (rows if case.rows else physical_batches)(own, case.tokens[here], PAD)
 
 
 def taken(case: Case) -> dict[str, Any]:
@@ -320,8 +328,8 @@ class Watched:
         self._gradients, self.parameters = gradients, gradients.parameters
         self.seen: Counter[int] = Counter()  # how many units made each contribution
 
-    def __call__(self, losses: Callable[[], Tensor], rows_per_unit: int, live: bool = True) -> Lazy:
-        lazy: Lazy = self._gradients(losses, rows_per_unit, live)
+    def __call__(self, losses: Callable[[], Tensor], by_unit: Any, live: bool = True) -> Lazy:
+        lazy: Lazy = self._gradients(losses, by_unit, live)
         self.seen.update(contributions(lazy))
         return lazy
 
@@ -329,12 +337,21 @@ class Watched:
 def contributions(lazy: Lazy) -> Iterable[int]:
     """A number for the bits of every unit's clipped gradient, for the units of a batch that have one."""
     held = [clipped_sum.args for clipped_sum in lazy.values()]  # type: ignore[attr-defined]
-    pairs = [(arguments[-2][0], _coefficients(arguments[-1])) for arguments in held]
-    for unit in range(max(len(coefficients) for _, coefficients in pairs)):
-        parts = [_part(gradient, unit, coefficients) for gradient, coefficients in pairs]
-        found = hash(tuple(0 if part is None else _number(part) for part in parts))
-        if found != hash((0,) * len(parts)):
-            yield found
+    pairs = [(_listed(arguments[-2][0]), _listed(arguments[-1])) for arguments in held]
+    for group in range(len(pairs[0][1])):
+        own = [(groups[group] if groups else None, _coefficients(weights[group])) for groups, weights in pairs]
+        for unit in range(max(len(coefficients) for _, coefficients in own)):
+            parts = [_part(gradient, unit, coefficients) for gradient, coefficients in own]
+            found = hash(tuple(0 if part is None else _number(part) for part in parts))
+            if found != hash((0,) * len(parts)):
+                yield found
+
+
+def _listed(held: Any) -> list[Any]:
+    """Units of one width make a group; Opacus has one for all, and a parameter without a gradient none."""
+    if held is None:
+        return []
+    return held if isinstance(held, list) else [held]
 
 
 def _number(part: Tensor) -> int:
@@ -356,7 +373,9 @@ def _part(gradient: Any, unit: int, coefficients: Tensor) -> Tensor | None:
     one[unit] = coefficients[unit]
     with torch.no_grad():
         alone = Weights.of(one)
-        found: Tensor = gradient.add_sum(None, alone) if isinstance(gradient, Dense) else gradient.weighted_sum(alone)
+        found: Tensor = (
+            gradient.add_sum(None, alone) if isinstance(gradient, Dense) else weighted_sum([gradient], [alone])
+        )
     return found
 
 
@@ -367,10 +386,10 @@ class Seen(NamedTuple):
     total: Tensor
 
 
-def of_batches(gradients: Any, losses: Callable[[Batch], Tensor], batches: Iterable[Batch]) -> Seen:
+def of_batches(gradients: Any, losses: Callable[[Any], Tensor], batches: Iterable[Batch | Row]) -> Seen:
     """Of all units of some batches."""
     watched, total = Watched(gradients), 0.0
     for batch in batches:
-        lazy = watched(lambda batch=batch: losses(batch), batch.rows_per_unit)
+        lazy = watched(lambda batch=batch: losses(batch), batch.by_unit)
         total = total + torch.cat([clipped_sum().double().flatten() for clipped_sum in lazy.values()])
     return Seen(watched.seen, torch.as_tensor(total))

@@ -23,8 +23,10 @@ from rayprivacy.dpsgd.engines.zero import ZeroEngine, add_up
 from rayprivacy.dpsgd.losses import FreshLoss
 from rayprivacy.dpsgd.optimizer import Schedule, make_optimizer
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
+from rayprivacy.models import packing
 
 __all__ = ["Engine", "StepNoise", "make_engine"]
+_LEAST_ROW = 64  # tokens; shorter rows hold no more than a unit or two
 _GRADIENTS: dict[str, Callable[[Any, clipping.Clipping], clipping.UnitGradients]] = {
     "bookkeeping": clipping.BookKeeping,
     "opacus": clipping.OpacusGradients,
@@ -39,12 +41,14 @@ def make_engine(
     losses: Callable[[Any, Batch], Tensor],
     low_precision: bool = False,
     report: Callable[[str], None] = lambda _: None,
+    in_rows: bool = False,
 ) -> Engine:
     """The engine that the settings name, once it was tried on public tokens (`independence`); collective.
 
     It takes the model over, which is on its device with `requires_grad` set. `losses` gives one loss for each row, with
-    `low_precision` in less than float32; `report` is given the sentence on what was tried. Refused are a model or a
-    loss that cannot be clipped or mixes users, and ranks that leave a coordinate without noise, or differ in it.
+    `low_precision` in less than float32; with `in_rows` it also takes `Row`s, in which the engine gets its units where
+    the model can read them (`Engine.in_rows`). `report` is given the sentence on what was tried. Refused are a model or
+    a loss that cannot be clipped or mixes users, and ranks that leave a coordinate without noise, or differ in it.
     """
     _check_together(training, engine)
     independence.check_memory(model)
@@ -53,16 +57,35 @@ def make_engine(
     tokens, at_once = training.max_tokens, engine.tokens_at_once
     gradients: clipping.ClippedGradients
     given: Callable[[Any, Any], Any] = FreshLoss(losses)
+    rows = ""
     if training.microbatches is not None:
         gradients, given = clipping.MicroBatchGradients(model, clip), partial(clipping.mean_losses, losses=given)
-        report(independence.check_micro_batches(model, losses, tokens, at_once, gradients))
+        tried = independence.check_micro_batches(model, losses, tokens, at_once, gradients)
     else:
         gradients = _GRADIENTS[engine.gradients](model, clip)
-        report(independence.check_independence(model, losses, tokens, at_once, gradients, clip, training.max_records))
+        arguments = (model, losses, tokens, at_once, gradients, clip, training.max_records)
+        rows = _tried_in_rows(*arguments) if in_rows and engine.gradients == "bookkeeping" else ""
+        tried = rows or independence.check_independence(*arguments)
+    report(tried)
     schedule = Schedule(training.optimizer, training.steps)
+    made: Engine
     if engine.zero is None:
-        return PlainEngine(model, gradients, noise, schedule, given)
-    return ZeroEngine(model, gradients, noise, schedule, given, engine.zero, engine.offload)
+        made = PlainEngine(model, gradients, noise, schedule, given)
+    else:
+        made = ZeroEngine(model, gradients, noise, schedule, given, engine.zero, engine.offload)
+    made.in_rows = bool(rows)
+    return made
+
+
+def _tried_in_rows(model: Any, losses: Any, tokens: int, at_once: int, *rest: Any) -> str:
+    """The sentence on what was tried, for units behind each other in rows; empty for a model that cannot be read so."""
+    if at_once < _LEAST_ROW or not packing.can_be_packed(model, tokens):
+        return ""
+    try:
+        return independence.check_rows(model, losses, tokens, at_once, *rest)
+    except ConfigError:  # the check of batches says what is wrong, if anything is wrong with these too
+        packing.unpacked(model)
+        return ""
 
 
 def _check_together(training: DpSgdConfig, engine: EngineConfig) -> None:
@@ -110,12 +133,12 @@ class PlainEngine(Engine):
         sizes = {name: master.numel() for name, master in self._masters.items()}
         self._noisy = NoisyOptimizer(self._optimizer, whole(self._masters), sizes, True, noise, schedule)
 
-    def step(self, step: int, batches: Sequence[Batch | clipping.MicroBatch]) -> None:
+    def step(self, step: int, batches: Sequence[clipping.AnyBatch]) -> None:
         """Take one logical step on all ranks."""
         super().step(step, batches)
         self._spread()
 
-    def _take(self, batches: Sequence[Batch | clipping.MicroBatch]) -> None:
+    def _take(self, batches: Sequence[clipping.AnyBatch]) -> None:
         sums = add_up(self._clipped(batch) for batch in batches)
         for name, parameter in self._parameters.items():
             total = sums.pop(parameter, None)

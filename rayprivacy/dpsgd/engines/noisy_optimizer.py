@@ -33,8 +33,7 @@ from torch import Tensor
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.dpsgd import collectives
-from rayprivacy.dpsgd.batches import Batch
-from rayprivacy.dpsgd.clipping import ClippedGradients, Lazy, MicroBatch
+from rayprivacy.dpsgd.clipping import AnyBatch, ClippedGradients, Lazy
 from rayprivacy.dpsgd.engines.state import Fragment, Partition, check_manifest, read_state, write_state
 from rayprivacy.dpsgd.noise import CorrelatedNoise, KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
@@ -206,8 +205,9 @@ class Engine:
     _losses: Callable[[Any, Any], Any]
     _gradients: ClippedGradients
     _noisy: NoisyOptimizer
+    in_rows = False  # whether units are to come in `Row`s
 
-    def step(self, step: int, batches: Sequence[Batch | MicroBatch]) -> None:
+    def step(self, step: int, batches: Sequence[AnyBatch]) -> None:
         """Take one logical step on all ranks; each number, from 0, is used once.
 
         `batches` are physical batches of the users that were sampled on this rank, or their micro-batches where these
@@ -217,12 +217,12 @@ class Engine:
         with self._noisy.open(step, redacted=all(batch.redacted for batch in batches)):
             self._take(batches)
 
-    def _take(self, batches: Sequence[Batch | MicroBatch]) -> None:
+    def _take(self, batches: Sequence[AnyBatch]) -> None:
         """Hand over the clipped sums of all ranks, and let the optimizer step."""
         raise NotImplementedError
 
-    def _clipped(self, batch: Batch | MicroBatch, live: bool = True) -> Lazy:
-        return self._gradients(lambda: self._losses(self._model, batch), batch.rows_per_unit, live)
+    def _clipped(self, batch: AnyBatch, live: bool = True) -> Lazy:
+        return self._gradients(lambda: self._losses(self._model, batch), batch.by_unit, live)
 
     def _spread(self) -> None:
         raise NotImplementedError

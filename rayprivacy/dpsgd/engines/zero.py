@@ -42,8 +42,8 @@ from torch import Tensor, nn
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd import collectives
-from rayprivacy.dpsgd.batches import Batch, dummy_batch
-from rayprivacy.dpsgd.clipping import ClippedGradients, Lazy, MicroBatch
+from rayprivacy.dpsgd.batches import Batch, Row, dummy_batch
+from rayprivacy.dpsgd.clipping import AnyBatch, ClippedGradients, Lazy
 from rayprivacy.dpsgd.engines import state
 from rayprivacy.dpsgd.engines.noisy_optimizer import Engine, NoisyOptimizer, StepNoise
 from rayprivacy.dpsgd.optimizer import Schedule, make_optimizer
@@ -203,7 +203,7 @@ class ZeroEngine(Engine):
             return state.of_stage_3(self._engine.optimizer, names, collectives.rank())
         return state.of_stages_1_and_2(self._engine.optimizer, names)
 
-    def _take(self, batches: Sequence[Batch | MicroBatch]) -> None:
+    def _take(self, batches: Sequence[AnyBatch]) -> None:
         if self._stage == 3:
             self._reduce_each(batches)
         elif len(batches) == 1:
@@ -213,12 +213,12 @@ class ZeroEngine(Engine):
             self._backward({parameter: partial(sums.pop, parameter) for parameter in list(sums)})
         self._engine.step()
 
-    def _reduce_each(self, batches: Sequence[Batch | MicroBatch]) -> None:
+    def _reduce_each(self, batches: Sequence[AnyBatch]) -> None:
         passes = max(1, collectives.largest(len(batches), self._device))
         for number in range(passes):
             live = number < len(batches)
             batch = batches[number] if live else dummy_batch(_ANY_TOKEN)
-            assert isinstance(batch, Batch), "stage 3 takes no micro-batches"
+            assert isinstance(batch, Batch | Row), "stage 3 takes no micro-batches"
             # The head is used as often as on the rank with the most targets.
             padded = replace(batch, least_targets=collectives.largest(batch.targets, self._device))
             lazy = self._clipped(padded, live)

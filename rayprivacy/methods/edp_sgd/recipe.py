@@ -68,6 +68,11 @@ class EdpSgdRecipe(Recipe):
                 f"model.base is '{BILSTM}', and an LSTM has no rule for per-example gradients, nor LoRA: set"
                 " training.microbatches, e.g. 64, and leave out adapter"
             )
+        if self.model.base == BILSTM and self.resources.gpu:
+            raise ValueError(
+                f"model.base is '{BILSTM}' and resources.gpu true, and a GPU differentiates no LSTM in evaluation mode:"
+                " set resources.gpu to false"
+            )
         if self.training.token_decay:
             raise ValueError(
                 f"training.token_decay is {self.training.token_decay:g}, and a tagger weighs the words of a text alike:"

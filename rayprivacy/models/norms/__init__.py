@@ -13,6 +13,6 @@ the norm of a sum of outer products by Gram matrices is Goodfellow 2015 and Li e
     parameter  all terms of one parameter: tied and repeated weights
 """
 
-from rayprivacy.models.norms.recorder import Recorder
+from rayprivacy.models.norms.recorder import Recorder, Units
 
-__all__ = ["Recorder"]
+__all__ = ["Recorder", "Units"]

@@ -60,13 +60,15 @@ class ParameterGradient:
         norm = (squared.clamp(min=0) + MARGIN * length.square()).sqrt()
         return (norm + rounding * length).square()
 
-    def weighted_sum(self, weights: Weights) -> Tensor:
-        """The weighted sum over units, in the parameter's shape: float64 where it is `dense`, else float32."""
-        total: Tensor | None = None
-        for term in self._terms:
-            total = term.add_sum(total, weights)
-        assert total is not None
-        return total
+
+def weighted_sum(groups: list[ParameterGradient], weights: list[Weights]) -> Tensor:
+    """The weighted sum over the units of all groups, in the parameter's shape: float64 where they are `dense`."""
+    total: Tensor | None = None
+    for group, own in zip(groups, weights, strict=True):
+        for term in group._terms:
+            total = term.add_sum(total, own)
+    assert total is not None
+    return total
 
 
 def _side_by_side(terms: list[Outer], rows_per_unit: int) -> Outer | None:

@@ -1,17 +1,17 @@
 """A recorder of one forward pass, which is differentiated once and turned into norms, and then into weighted sums.
 
-    with recorder.recording():
-        losses = ...                                # [rows], from the model the recorder was made for
+    with recorder.recording(units):
+        losses = ...                                # [rows] or [units], from the model the recorder was made for
     recorder.differentiate(losses)                      # gradients of layer outputs only
-    squared = recorder.squared_norms(rows_per_unit)     # [units, parameters]
+    squared = recorder.squared_norms()                  # [units, parameters]
     sums = recorder.weighted_sums(coefficients)         # parameter -> function -> sum, float32 or float64
 
 Where the gradients of rows are small (LoRA factors, biases, norms), they are computed as soon as the backward pass gets
 there, and what it needed for them is dropped. Of other layers, input and output gradient are kept for the sums.
 
 Parameters get no gradient and none of their hooks fires, so an engine that reduces gradients (DDP, DeepSpeed) does not
-notice. The rows of one unit are consecutive. The losses of different rows must not meet before `losses`: a mean over
-the batch, say, would make one row's gradient depend on another's.
+notice. `units` says what belongs to one unit: so many consecutive rows of a batch, or pieces of one row. The losses of
+different units must not meet before `losses`: a mean over the batch would make one's gradient depend on another's.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,9 +24,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.models.norms.parameter import ParameterGradient, Term
+from rayprivacy.models.norms.parameter import ParameterGradient, Term, weighted_sum
 from rayprivacy.models.norms.rules import Use, rules_of
 from rayprivacy.models.norms.terms import Outer, Weights
+from rayprivacy.models.packing import Pieces, rectangles
+
+Units = int | Pieces  # rows of each, one after the other; or pieces of one row
 
 
 class Recorder:
@@ -40,14 +43,16 @@ class Recorder:
         """Find the rules; a module with trainable parameters that has none is refused, by its kind."""
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._rules = rules_of(model)
-        self._terms: dict[nn.Parameter, list[Term]] = {}
+        self._terms: dict[nn.Parameter, dict[int, list[Term]]] = {}  # of each group of units
         self._edges: list[GradientEdge] = []
-        self._gradients: dict[nn.Parameter, ParameterGradient] = {}
+        self._gradients: dict[nn.Parameter, list[ParameterGradient]] = {}
+        self._units: Units = 1
         self._rows = 0
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self, units: Units) -> Iterator[None]:
         """Record the forward pass made inside; what an earlier one left is dropped."""
+        self._units = units
         self._terms = {}
         self._edges = []
         self._gradients = {}
@@ -55,9 +60,11 @@ class Recorder:
             yield
 
     def differentiate(self, losses: Tensor) -> None:
-        """Compute gradients of recorded outputs by the losses of rows, each input's first axis; frees the graph."""
+        """Compute gradients of recorded outputs by the losses of rows, or of the units in a row; frees the graph."""
         if losses.dim() != 1:
             raise ConfigError(f"the losses have shape {list(losses.shape)}: return one loss per row, unreduced.")
+        if isinstance(self._units, int) and (self._units < 1 or len(losses) % self._units):
+            raise ConfigError(f"rows_per_unit is {self._units} for {len(losses)} rows: give a divisor of the rows.")
         if not self._edges:
             raise ConfigError("no trainable module ran in the recorded pass: call the model the recorder was made for.")
         edges = self._edges
@@ -67,18 +74,25 @@ class Recorder:
             torch.autograd.grad(losses.sum(), edges, allow_unused=True)
 
     @torch.no_grad()
-    def squared_norms(self, rows_per_unit: int) -> Tensor:
-        """Squared norm of each unit's gradient by each parameter, or a little more: float64 [units, parameters]."""
-        if rows_per_unit < 1 or self._rows % rows_per_unit:
-            raise ConfigError(f"rows_per_unit is {rows_per_unit} for {self._rows} rows: give a divisor of the rows.")
+    def squared_norms(self) -> Tensor:
+        """Squared norm of each unit's gradient by each parameter, or a little more: float64 [units, parameters].
+
+        Units that are pieces of a row come in the order of their widths (`Pieces.order`).
+        """
+        rows, units = self._units if isinstance(self._units, int) else 1, self._count
         columns = []
         for parameter in self.parameters:
             if terms := self._terms.pop(parameter, None):
-                self._gradients[parameter] = ParameterGradient.of(terms, rows_per_unit)
-                columns.append(self._gradients[parameter].squared())
+                found = [ParameterGradient.of(terms[group], rows) for group in sorted(terms)]
+                self._gradients[parameter] = found
+                columns.append(torch.cat([each.squared() for each in found]))
             else:
-                columns.append(torch.zeros(self._rows // rows_per_unit, dtype=torch.float64, device=parameter.device))
+                columns.append(torch.zeros(units, dtype=torch.float64, device=parameter.device))
         return torch.stack(columns, 1)
+
+    @property
+    def _count(self) -> int:
+        return self._rows // self._units if isinstance(self._units, int) else len(self._units.lengths)
 
     def weighted_sums(self, coefficients: Tensor) -> dict[nn.Parameter, Callable[[], Tensor]]:
         """Functions that return sum_u c_u g_u by each parameter, once, and free what they held.
@@ -89,24 +103,38 @@ class Recorder:
         gradients = self._gradients
         self._gradients = {}
         if coefficients.dim() == 2:
-            weights = [Weights.of(column) for column in coefficients.unbind(1)]
+            weights = [self._weights(column) for column in coefficients.unbind(1)]
         else:
-            weights = [Weights.of(coefficients)] * len(self.parameters)
+            weights = [self._weights(coefficients)] * len(self.parameters)
         return {
             parameter: partial(_sum, parameter, [gradients.pop(parameter, None)], own)
             for parameter, own in zip(self.parameters, weights, strict=True)
         }
 
+    def _weights(self, coefficients: Tensor) -> list[Weights]:
+        """The coefficients of each group of units."""
+        if isinstance(self._units, int):
+            return [Weights.of(coefficients)]
+        return [Weights.of(own) for own in coefficients.split([len(group) for group in self._units.groups])]
+
     def _note(self, use: Use) -> None:
-        if {len(use.gradient), len(use.input)} != {self._rows}:
-            raise ConfigError(
-                f"{type(use.module).__name__} has an output of shape {list(use.gradient.shape)} for {self._rows} rows,"
-                " so the rows cannot be told apart: choose another model.base, or in a loss of your own pass"
-                " position_ids (and token_type_ids) of shape [rows, tokens]."
-            )
-        for parameter, term in self._rules[use.module](use):
-            kept = term.dense() if isinstance(term, Outer) and term.short else term
-            self._terms.setdefault(parameter, []).append(kept)
+        for group, own in enumerate(self._by_group(use)):
+            for parameter, term in self._rules[use.module](own):
+                kept = term.dense() if isinstance(term, Outer) and term.short else term
+                self._terms.setdefault(parameter, {}).setdefault(group, []).append(kept)
+
+    def _by_group(self, use: Use) -> Iterator[Use]:
+        """The use as it is, or the units' parts of it, those of one width together."""
+        sides = (use.input, use.gradient)
+        if isinstance(self._units, int):
+            if {len(side) for side in sides} != {self._rows}:
+                raise _mixed(use, f"{self._rows} rows")
+            yield use
+            return
+        if {side.shape[:2] for side in sides} != {(1, self._units.tokens)}:
+            raise _mixed(use, f"a row of {self._units.tokens} tokens")
+        for input, gradient in zip(*(rectangles(side[0], self._units) for side in sides), strict=True):
+            yield Use(use.module, input, gradient)
 
     @contextmanager
     def _hooks(self, edges: list[GradientEdge]) -> Iterator[None]:
@@ -149,9 +177,17 @@ class _Tap(torch.autograd.Function):
         return gradients[0], None, None, None
 
 
-def _sum(parameter: nn.Parameter, held: list[ParameterGradient | None], weights: Weights) -> Tensor:
-    gradient = held.pop()  # a second call finds nothing, and fails
-    if gradient is None:
+def _mixed(use: Use, expected: str) -> ConfigError:
+    return ConfigError(
+        f"{type(use.module).__name__} has an output of shape {list(use.gradient.shape)} for {expected},"
+        " so the rows cannot be told apart: choose another model.base, or in a loss of your own pass"
+        " position_ids (and token_type_ids) of shape [rows, tokens]."
+    )
+
+
+def _sum(parameter: nn.Parameter, held: list[list[ParameterGradient] | None], weights: list[Weights]) -> Tensor:
+    groups = held.pop()  # a second call finds nothing, and fails
+    if groups is None:
         return torch.zeros(getattr(parameter, "ds_shape", parameter.shape), device=parameter.device)
     with torch.no_grad():
-        return gradient.weighted_sum(weights)
+        return weighted_sum(groups, weights)

@@ -14,6 +14,7 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd import losses
 from rayprivacy.dpsgd.batches import Batch, Document, dummy_batch, physical_batches
+from rayprivacy.dpsgd.batches import rows as cut_into_rows
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.dpsgd.worker import _Worker
@@ -126,15 +127,21 @@ def test_a_unit_has_the_same_weights_in_any_company(units, others, max_tokens, d
     assert found(units + others) == found(units) + found(others)
 
 
-@pytest.mark.parametrize("microbatches", [None, 2])
-def test_steps_take_the_decay_of_the_recipe(microbatches):
+@pytest.mark.parametrize(("microbatches", "in_rows"), [(None, False), (None, True), (2, False)])
+def test_steps_take_the_decay_of_the_recipe(microbatches, in_rows):
     """On the way from coins to batches, for clipped users and for clipped micro-batches."""
     unit = [Document(np.arange(9, dtype=np.int32), 1), Document(np.arange(5, dtype=np.int32), 2)]
     sampler = PoissonSampler(KEY, "run", 1.0, [Unit(unit_tag(KEY, "user", "one"), tuple(unit))], 2)
     settings = DpSgdConfig(token_decay=0.75, microbatches=microbatches, expected_batch=1)
     job = SimpleNamespace(training=settings, engine=EngineConfig(batch_tokens=64), parts=1)
-    worker = _Worker(job, SimpleNamespace(sampler=sampler, pad=PAD))  # type: ignore[arg-type]
+    training = SimpleNamespace(sampler=sampler, pad=PAD, engine=SimpleNamespace(in_rows=in_rows))
+    worker = _Worker(job, training)  # type: ignore[arg-type]
     (batch,) = worker._batches(0)
+    if in_rows:
+        (expected,) = cut_into_rows([unit], 64, PAD, 0.75)
+        assert sorted(batch.weights.tolist()) == sorted(expected.weights.tolist())
+        assert len(set(batch.weights.tolist())) > 2
+        return
     pieces = [batch] if isinstance(batch, Batch) else batch.pieces
     rows = sorted(row for piece in pieces for row in _rows_of(piece) if any(row[1]))
     assert _same(sorted(_rows(unit, 16, 0.75)), rows)

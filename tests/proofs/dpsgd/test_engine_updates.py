@@ -40,11 +40,15 @@ FEW: dict[str, dict[str, Any]] = {  # what may differ between two ranks, apart f
     "empty-steps": {"splits": ((0, 0), (5, 4), (0, 0)), "tokens": (24, 64)},  # the steps before and behind move nothing
     "opacus": UNEVEN | {"gradients": "opacus"},
     "bfloat16": UNEVEN | {"half": True},
+    "rows": {"rows": True},
+    "rows-first": {"splits": ((9, 0),), "rows": True},
+    "rows-bfloat16": {"half": True, "rows": True},
     "micro": {"splits": ((2, 2),), "tokens": (128, 16), "micro": True},
     "micro-uneven": {"splits": ((1, 3),), "tokens": (128, 16), "micro": True},
     "micro-first": {"splits": ((4, 0),), "tokens": (128, 16), "micro": True},
 }
 SPREAD = ("first", "second", "one-user", "empty-steps")
+IN_ROWS = ("gpt2", "llama", "gpt2_lora", "llama_lora")
 MATRIX = [
     *((engine, kind, "both") for engine in EVERY for kind in KINDS),
     *((engine, "gpt2", way) for engine in ENGINES for way in SPREAD),
@@ -53,6 +57,7 @@ MATRIX = [
     *((engine, kind, "bfloat16") for engine in ("plain", "zero2", "zero3") for kind in ("gpt2", "llama_lora")),
     *((engine, "gpt2", way) for engine in ENGINES if engine != "zero3" for way in ("micro", "micro-first")),
     *((engine, "llama_lora", "micro-uneven") for engine in ENGINES if engine != "zero3"),
+    *((engine, kind, way) for engine in EVERY for kind in IN_ROWS for way in ("rows", "rows-first", "rows-bfloat16")),
 ]
 BY_DAY = [
     *(("plain", "gpt2_lora", "both"), ("zero1", "bert", "both"), ("zero3", "llama", "both")),
@@ -61,6 +66,8 @@ BY_DAY = [
     ("plain", "gpt2", "empty-steps"),
     *(("plain", "gpt2_lora", "opacus"), ("zero2", "gpt2_lora", "opacus")),
     *(("plain", "llama_lora", "bfloat16"), ("zero3", "gpt2", "bfloat16")),
+    *(("plain", "gpt2", "rows"), ("zero2", "llama_lora", "rows-first"), ("zero3", "llama", "rows")),
+    ("zero1", "gpt2_lora", "rows-bfloat16"),
     *(("plain", "llama_lora", "micro-uneven"), ("zero1", "gpt2", "micro"), ("zero2", "gpt2", "micro-first")),
 ]
 ALONE = [*((kind, False) for kind in KINDS), *((kind, True) for kind in ("gpt2", "llama_lora", "bert"))]

@@ -173,7 +173,7 @@ def test_one_more_user_moves_a_micro_batch_by_almost_2c_and_never_more(taggers, 
 
     def aggregate(units):
         (batch,) = micro_batches([units], TOKENS, base.end)
-        lazy = clipped(lambda: mean_losses(model, batch, tagger.losses), batch.rows_per_unit)
+        lazy = clipped(lambda: mean_losses(model, batch, tagger.losses), batch.by_unit)
         return torch.cat([lazy[each]().double().flatten() for each in clipped.parameters])
 
     assert float(aggregate([one]).norm()) == pytest.approx(norm, rel=1e-3)

@@ -18,12 +18,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd import collectives
-from rayprivacy.dpsgd.batches import Document, physical_batches
+from rayprivacy.dpsgd.batches import Document, physical_batches, rows
 from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, OpacusGradients
 from rayprivacy.dpsgd.engines.engine import make_engine
 from rayprivacy.dpsgd.independence import check_independence
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
+from rayprivacy.models.packing import can_be_packed
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import _with_lora, repeatable
 
@@ -104,15 +105,17 @@ def device(request):
     ],
     indirect=["threads", "device"],
 )
+@pytest.mark.parametrize("cut", [physical_batches, rows])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
-def test_a_newcomer_changes_no_bit_of_the_others(threads, device, adapter, dtype, tokens, newcomers, decay):
+def test_a_newcomer_changes_no_bit_of_the_others(threads, device, adapter, dtype, tokens, newcomers, decay, cut):
     model, low = _model(adapter, dtype).to(device), dtype == torch.bfloat16
+    assert cut is physical_batches or can_be_packed(model, 40)
     gradients, company = BookKeeping(model, Clipping(NORM, low_precision=low)), _company()
     own = partial(row_losses, model, low_precision=low)
 
     def seen(units):
         with device:  # what notes the contributions names none
-            return of_batches(gradients, own, physical_batches(units, tokens, PAD, decay))
+            return of_batches(gradients, own, cut(units, tokens, PAD, decay))
 
     before = seen(company)
     assert before.each.total() == len(company)
@@ -142,7 +145,7 @@ def test_on_a_gpu_the_check_before_the_first_step_passes_and_sums_are_those_of_t
 
 
 WAYS = [(kind, "checkpointing") for kind in ("gpt2", "llama", "gpt2_lora", "llama_lora")]
-WAYS += [("llama_lora", "opacus"), ("gpt2_lora", "opacus")]
+WAYS += [("llama_lora", "opacus"), ("gpt2_lora", "opacus"), ("gpt2", "rows"), ("llama_lora", "rows")]
 DTYPES = ("float32", "bfloat16")
 TINY = [(*way, DTYPES[(at + turn) % 2]) for turn in (0, 1) for at, way in enumerate(WAYS)]  # by day one dtype for each
 
@@ -152,18 +155,20 @@ TINY = [(*way, DTYPES[(at + turn) % 2]) for turn in (0, 1) for at, way in enumer
     [(1, slice(1, None, 5)), *(pytest.param(threads, slice(None), marks=EXHAUSTIVE) for threads in (1, 2))],
     indirect=["threads"],
 )
-@pytest.mark.parametrize(("kind", "way", "dtype"), some(TINY, *TINY[:6]))
+@pytest.mark.parametrize(("kind", "way", "dtype"), some(TINY, *TINY[:8]))
 def test_tiny_models_with_opacus_and_checkpointing(threads, kind, way, dtype, newcomers):
     """Opacus has no tied weights; activation checkpointing computes activations again."""
     half = dtype == "bfloat16"
     model = tiny_model(kind).bfloat16() if half else tiny_model(kind)
-    if way == "checkpointing":
+    if way == "rows":
+        assert can_be_packed(model, 40)
+    if way != "opacus":
         model.activation_checkpointing_enable({"use_reentrant": False})
     make = OpacusGradients if way == "opacus" else BookKeeping
     gradients, own = make(model, Clipping(NORM, low_precision=half)), partial(losses, model, half=half)
 
     def seen(units):
-        return of_batches(gradients, own, physical_batches(units, 64, PAD)).each
+        return of_batches(gradients, own, (rows if way == "rows" else physical_batches)(units, 64, PAD)).each
 
     before = seen(_company(PAD))
     for newcomer in _newcomers(PAD)[newcomers]:
@@ -174,19 +179,20 @@ def step_with(case, units):
     """Contributions that this rank saw in one real step; `units` by rank."""
     engine: Any = made(case)
     engine._gradients = Watched(engine._gradients)
-    engine.step(0, physical_batches(units[collectives.rank()], 64, PAD))
+    engine.step(0, (rows if case.rows else physical_batches)(units[collectives.rank()], 64, PAD))
     seen: Counter[int] = engine._gradients.seen
     return seen
 
 
-MATRIX = [(engine, *kind) for engine in ENGINES for kind in (("gpt2", "float32"), ("llama_lora", "bfloat16"))]
-BY_DAY = (MATRIX[1], MATRIX[2], MATRIX[6], MATRIX[9])  # plain and zero3 in bfloat16, zero0 and zero2 in float32
+CELLS = (("gpt2", "float32", False), ("llama_lora", "bfloat16", True), ("gpt2", "bfloat16", True))
+MATRIX = [(engine, *cell) for engine in ENGINES for cell in (*CELLS, ("llama_lora", "bfloat16", False))]
+BY_DAY = (MATRIX[1], MATRIX[4], MATRIX[12], MATRIX[18])  # plain and zero3 in rows, zero0 and zero2 in batches
 
 
 @pytest.mark.parametrize("newcomers", [[7], pytest.param([2, 5], marks=EXHAUSTIVE)], ids=["one", "more"])
-@pytest.mark.parametrize(("engine", "kind", "dtype"), some(MATRIX, *BY_DAY))
-def test_two_ranks_of_every_engine(pair, engine, kind, dtype, newcomers):
-    company, case = _company(PAD)[2:7], Case(kind, *ENGINES[engine], half=dtype == "bfloat16")
+@pytest.mark.parametrize(("engine", "kind", "dtype", "in_rows"), some(MATRIX, *BY_DAY))
+def test_two_ranks_of_every_engine(pair, engine, kind, dtype, in_rows, newcomers):
+    company, case = _company(PAD)[2:7], Case(kind, *ENGINES[engine], half=dtype == "bfloat16", rows=in_rows)
     first, second = company[::2], company[1::2]
 
     def seen(*units):

@@ -19,7 +19,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.clipping import Clipping
 from rayprivacy.models.norms import Recorder, terms
-from rayprivacy.models.norms.parameter import ParameterGradient
+from rayprivacy.models.norms.parameter import ParameterGradient, weighted_sum
 from rayprivacy.models.norms.rules import factor_of
 from rayprivacy.models.norms.terms import Dense, Outer, Rows, Weights
 
@@ -114,11 +114,11 @@ def _compare_with_rows_alone(model):
         parameter.data += 0.3 * torch.randn_like(parameter)
     ids = torch.randint(0, 5, (ROWS, TOKENS))
     recorder = Recorder(model)
-    with recorder.recording():
+    with recorder.recording(1):
         losses = model(ids)
     recorder.differentiate(losses)
     assert not any(module._forward_hooks for module in model.modules())
-    squared = recorder.squared_norms(1)
+    squared = recorder.squared_norms()
     rows = [torch.autograd.grad(model(row[None]).sum(), recorder.parameters) for row in ids]
     expected = torch.stack([torch.stack([part.square().sum() for part in row]) for row in rows])
     torch.testing.assert_close(squared, expected.double(), rtol=1e-4, atol=1e-6)
@@ -134,7 +134,7 @@ def test_checkpointing_keeps_its_saving_of_memory():
     middle = _Checkpointed()
     model = _Reader(middle)
     recorder = Recorder(model)
-    with recorder.recording():
+    with recorder.recording(1):
         losses = model(torch.zeros(ROWS, TOKENS, dtype=torch.long))
     assert [reference() for reference in middle.seen] == [None]
     recorder.differentiate(losses)
@@ -238,13 +238,13 @@ def test_a_module_may_hold_parameters_of_a_part_that_has_a_rule():
 def test_a_gate_and_an_axis_that_is_no_longer_the_rows_are_refused():
     model = nn.Sequential(nn.Flatten(0, 1), nn.Linear(STATES, 1), nn.Unflatten(0, (ROWS, TOKENS)))
     recorder = Recorder(model)
-    with recorder.recording():
+    with recorder.recording(1):
         losses = model(torch.ones(ROWS, TOKENS, STATES)).sum((1, 2))
     with pytest.raises(ConfigError, match="shape \\[20, 1\\] for 4 rows"):
         recorder.differentiate(losses)
     norm = _GatedRMSNorm(STATES)
     recorder = Recorder(norm)
-    with pytest.raises(ConfigError, match="2 inputs"), recorder.recording():
+    with pytest.raises(ConfigError, match="2 inputs"), recorder.recording(1):
         norm(torch.ones(2, 3, STATES), torch.ones(2, 3, STATES))
 
 
@@ -288,7 +288,7 @@ def test_terms_of_one_parameter_add_up(mixture, positions, rows_per_unit):
     torch.testing.assert_close(gradient.squared().double(), expected.square().sum((1, 2)), rtol=1e-5, atol=0)
     coefficients = torch.tensor([0.5, 0.0, 2.0, 1e-3, 1.0])[: len(expected)]
     expected_sum = torch.einsum("u,unm->nm", coefficients.double(), expected)
-    found = gradient.weighted_sum(Weights.of(coefficients))
+    found = weighted_sum([gradient], [Weights.of(coefficients)])
     torch.testing.assert_close(found.double(), expected_sum, rtol=1e-5, atol=1e-5)
 
 
@@ -301,7 +301,7 @@ def test_a_bad_unit_has_a_bad_norm_and_leaves_the_sum_alone(mixture, bad):
     gradient = ParameterGradient.of(terms, 1)
     finite = gradient.squared().isfinite()
     assert finite.tolist() == [True, False, True, True, True]
-    assert gradient.weighted_sum(Weights.of(finite.float())).isfinite().all()
+    assert weighted_sum([gradient], [Weights.of(finite.float())]).isfinite().all()
 
 
 @pytest.mark.parametrize("scale", [1e10, 1e19, 1e20, 1e21, 1e25])
@@ -311,7 +311,7 @@ def test_a_tied_weight_whose_products_overflow_below_zero_is_no_short_one(scale)
     rows = Rows(torch.zeros(1, 40, dtype=torch.int64), torch.full((1, 40, 64), scale), torch.Size([50, 64]))
     gradient = ParameterGradient(None, head.by_unit(1), rows.by_unit(1))
     norm = gradient.squared().sqrt().item()
-    whole = gradient.weighted_sum(Weights.of(torch.ones(1))).double().norm().item()
+    whole = weighted_sum([gradient], [Weights.of(torch.ones(1))]).double().norm().item()
     assert not math.isfinite(norm) or norm >= whole * (1 - 1e-5)
     assert math.isfinite(norm) is (scale < 1e19)
 
@@ -334,7 +334,7 @@ def test_positions_that_cancel_do_not_make_a_norm_too_small():
     expected = torch.einsum("usn,usm->unm", left.double(), right.double())
     gradient = ParameterGradient.of([Outer(left, right)], 1)
     torch.testing.assert_close(gradient.squared().double(), expected.square().sum((1, 2)), rtol=1e-5, atol=0)
-    total = gradient.weighted_sum(Weights.of(torch.ones(UNITS)))
+    total = weighted_sum([gradient], [Weights.of(torch.ones(UNITS))])
     assert total.dtype == torch.float32
     torch.testing.assert_close(total.double(), expected.sum(0), rtol=1e-5, atol=1e-5)
 
@@ -371,5 +371,5 @@ def test_no_unit_is_longer_than_the_norm_when_its_positions_cancel(dtype, kind):
         assert isinstance(gradient.outer, Outer)
         coefficients = Clipping(1.0, kind, low_precision=False).coefficients(gradient.squared()[:, None])
         weights = Weights.of(coefficients.flatten())
-        longest = max(longest, gradient.weighted_sum(weights).double().norm().item())
+        longest = max(longest, weighted_sum([gradient], [weights]).double().norm().item())
     assert 0 < longest <= 1

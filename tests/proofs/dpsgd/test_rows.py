@@ -1,0 +1,243 @@
+"""Units behind each other in one row: each is read, weighed and clipped as if it were alone."""
+
+import numpy as np
+import pytest
+import torch
+from engine_cases import PAD, Case, losses, made, tiny_model
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.dpsgd.batches import Document, physical_batches, rows
+from rayprivacy.dpsgd.clipping import BookKeeping, Clipping
+from rayprivacy.dpsgd.independence import check_rows
+from rayprivacy.dpsgd.losses import row_losses
+from rayprivacy.dpsgd.lower_layers import LowerLayers
+from rayprivacy.models import packing
+from rayprivacy.models.packing import Pieces, can_be_packed, rectangles, width_of
+from rayprivacy.models.settings import AdapterConfig
+from rayprivacy.models.trainable import _with_lora
+
+UNCLIPPED = Clipping(1e30)
+LENGTHS = st.lists(st.lists(st.integers(2, 40), min_size=1, max_size=3), min_size=1, max_size=12)
+
+
+def _documents(lengths, most=PAD):
+    draw = np.random.default_rng(sum(lengths))
+    return [Document(draw.integers(0, most, length).astype(np.int32), min(2, length - 1)) for length in lengths]
+
+
+@given(LENGTHS, st.sampled_from([64, 96, 256]), st.sampled_from([0.0, 0.75]))
+def test_every_document_is_in_one_row_with_its_own_positions_labels_and_weights(lengths, tokens, decay):
+    units = [_documents(each) for each in lengths]
+    found = []
+    for row in rows(units, tokens, PAD, decay):
+        assert row.ids.shape[1] == row.documents.tokens == row.by_unit.tokens >= tokens
+        assert row.ids.shape[1] == tokens or len(row.by_unit.lengths) == 1
+        rest = row.ids.shape[1] - sum(row.documents.lengths)
+        assert rest >= 1
+        assert row.ids[0, -rest:].tolist() == [PAD] * rest
+        assert not row.weights[-rest:].any()
+        assert sum(row.by_unit.lengths) == sum(row.documents.lengths)
+        for weights in row.weights.split([*row.by_unit.lengths, rest])[:-1]:
+            assert float(weights.sum()) == pytest.approx(1, abs=1e-6)
+        parts = [side.split([*row.documents.lengths, rest])[:-1] for side in (row.ids[0], row.labels, row.weights)]
+        for ids, labels, weights, positions in zip(
+            *parts, row.positions[0].split([*row.documents.lengths, rest])[:-1], strict=True
+        ):
+            assert positions.tolist() == list(range(len(ids)))
+            assert ids.tolist()[1:] == labels.tolist()[:-1]
+            found.append(([*ids.tolist(), int(labels[-1])], int((weights == 0).sum())))
+    expected = [(each.ids.tolist(), each.targets.start - 1) for unit in units for each in unit]
+    assert sorted(found) == sorted(expected)
+
+
+@given(st.lists(st.integers(1, 70), min_size=1, max_size=20))
+def test_pieces_are_taken_out_and_put_back(lengths):
+    pieces = Pieces(tuple(lengths), sum(lengths) + 3)
+    row = torch.arange(pieces.tokens * 2).view(-1, 2)
+    whole = row.split([*lengths, 3])
+    groups = list(rectangles(row, pieces))
+    taken = [piece for group in groups for piece in group]
+    for number, piece in zip(pieces.order, taken, strict=True):
+        assert len(piece) == width_of(lengths[number]) < 2 * max(16, lengths[number])
+        assert torch.equal(piece[: lengths[number]], whole[number])
+        assert (piece[lengths[number] :] == row[-1]).all()
+    every = torch.cat([*(group.flatten(0, 1) for group in groups), torch.full((1, 2), -1)])
+    assert torch.equal(every[pieces.back][: sum(lengths)], row[: sum(lengths)])
+    assert (every[pieces.back][sum(lengths) :] == -1).all()
+    ranks = [pieces.order.index(number) for number in range(len(lengths))]
+    assert pieces.owner.tolist() == [*np.repeat(ranks, lengths), *[len(lengths)] * 3]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt2_lora", "llama_lora"])
+def test_losses_of_units_are_those_of_batches(kind):
+    model, units = tiny_model(kind).eval(), [_documents(each) for each in ([7], [3, 12], [20], [5, 5, 5])]
+    assert can_be_packed(model, 20)
+    (row,) = rows(units, 64, PAD)
+    found = row_losses(model, row)[torch.tensor(row.by_unit.order).argsort()]
+    sizes = sorted(units, key=lambda unit: sum(len(each.ids) - 1 for each in unit), reverse=True)
+    for unit, own in zip(sizes, found, strict=True):
+        (batch,) = physical_batches([unit], 1, PAD)
+        torch.testing.assert_close(own, losses(model, batch).sum(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_unit_of_nan_reaches_nobody_else():
+    """Zeros that fill up groups come from the padding of the row, which no unit may write into."""
+    model = tiny_model("llama_lora").eval()
+    assert can_be_packed(model, 20)
+    gradients = BookKeeping(model, Clipping(1.0))
+    broken, head, words = 7, model.get_output_embeddings(), model.get_input_embeddings()
+    head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=False)
+    words.weight.data[broken] = torch.nan
+    draw = np.random.default_rng(0)
+    units = [[Document(draw.integers(8, PAD, length).astype(np.int32), 1)] for length in (12, 20, 9)]
+    units[1][0].ids[4] = broken
+    (row,) = rows(units, 64, PAD)
+    squared = gradients.squared_norms(lambda: row_losses(model, row), row.by_unit)
+    finite = squared.isfinite().all(1)[torch.tensor(row.by_unit.order).argsort()]
+    assert finite.tolist() == [False, True, True]  # the largest comes first
+    sums = gradients(lambda: row_losses(model, row), row.by_unit)
+    assert all(clipped_sum().isfinite().all() for clipped_sum in sums.values())
+
+
+SIZE = {"vocab_size": 97, "hidden_size": 24, "num_hidden_layers": 2, "bos_token_id": 0, "eos_token_id": 0}
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 40}
+
+
+@pytest.mark.parametrize(
+    ("make", "config", "tokens", "expected"),
+    [
+        (MambaForCausalLM, MambaConfig(**SIZE, state_size=4), 16, False),
+        (BloomForCausalLM, BloomConfig(**SIZE, n_head=2), 16, False),
+        (MistralForCausalLM, MistralConfig(**SIZE, **HEADS, sliding_window=8), 6, True),
+        (MistralForCausalLM, MistralConfig(**SIZE, **HEADS, sliding_window=8), 32, False),
+    ],
+    ids=["recurrent", "alibi", "short-of-its-window", "beyond-its-window"],
+)
+def test_a_model_that_reads_across_a_row_is_not_packed(make, config, tokens, expected):
+    torch.manual_seed(0)
+    model = make(config).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    before = model.config._attn_implementation
+    assert can_be_packed(model, tokens) is expected
+    assert model.config._attn_implementation == (packing.BY_DOCUMENT if expected else before)
+
+
+def _of_everybody(model, batch):
+    own = row_losses(model, batch)
+    return own * (1 + 1e-3 * own.detach().sum())
+
+
+def _of_the_first(model, batch):
+    own = row_losses(model, batch)
+    return own + 1e-3 * own[:1].detach() * own
+
+
+@pytest.mark.parametrize("mixing", [_of_everybody, _of_the_first])
+def test_losses_that_mix_the_units_of_a_row_are_refused(mixing):
+    model = tiny_model("llama").eval()
+    assert can_be_packed(model, 16)
+    gradients = BookKeeping(model, UNCLIPPED)
+    check_rows(model, row_losses, 16, 64, gradients)
+    with pytest.raises(ConfigError, match="depends on the others in the batch"):
+        check_rows(model, mixing, 16, 64, gradients)
+
+
+def test_a_gradient_that_would_be_lost_is_refused_in_rows():
+    model = tiny_model("llama").eval()
+    assert can_be_packed(model, 16)
+
+    def penalised(model, batch):
+        own = row_losses(model, batch)
+        return own + 0.1 * model.lm_head.weight.square().sum().expand(len(own))
+
+    with pytest.raises(ConfigError, match="gradient would be lost"):
+        check_rows(model, penalised, 16, 64, BookKeeping(model, UNCLIPPED))
+
+
+@pytest.mark.parametrize(("kind", "in_rows"), [("llama", True), ("bert", False)])
+def test_an_engine_takes_rows_where_the_model_can_read_them(kind, in_rows):
+    assert made(Case(kind, rows=in_rows)).in_rows is in_rows
+
+
+def _adapted(layers, dtype=torch.float32):
+    torch.manual_seed(0)
+    config = MistralConfig(**SIZE | {"num_hidden_layers": 3}, **HEADS, sliding_window=None)
+    model = _with_lora(MistralForCausalLM(config).to(dtype).requires_grad_(False), AdapterConfig(layers=layers))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_(0, 0.05)
+    assert can_be_packed(model, 24)
+    return model
+
+
+@pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16"])
+def test_states_of_lower_layers_change_no_bit_of_a_step(tmp_path, low):
+    model = _adapted(1, torch.bfloat16 if low else torch.float32)
+    lower = LowerLayers(model, tmp_path, 64, low)
+    assert lower.work()
+    gradients = BookKeeping(model, Clipping(1.0, low_precision=low))
+    units = [_documents(each, 90) for each in ([7], [3, 12], [20], [5, 9], [30], [7])]
+
+    def sums(batches):
+        lazies = [gradients(lambda row=row: row_losses(model, row, low), row.by_unit) for row in batches]
+        return [clipped_sum() for lazy in lazies for clipped_sum in lazy.values()]
+
+    expected = sums(rows(units, 64, PAD))
+    for batches in (rows(units, 64, PAD), rows(units[::-1], 64, PAD), rows(units[:3], 64, PAD)):
+        filled = lower.filled(batches)
+        assert all(row.states is not None for row in filled)
+        assert all(torch.equal(one, other) for one, other in zip(sums(batches), sums(filled), strict=True))
+    assert any(each.any() for each in expected)
+
+
+def _counting(model, monkeypatch):
+    seen = []
+    layer = packing.causal(model).model.layers[0].mlp
+    monkeypatch.setattr(layer, "forward", lambda *args, own=layer.forward: seen.append(args[0].shape[1]) or own(*args))
+    return seen
+
+
+def test_a_document_is_computed_once(tmp_path, monkeypatch):
+    model = _adapted(1)
+    lower, seen = LowerLayers(model, tmp_path, 64), _counting(model, monkeypatch)
+    first, second = ([_documents(each, 90) for each in some] for some in (([7], [20]), ([20], [7], [30])))
+    lower.filled(rows(first, 64, PAD))
+    assert seen == [64]
+    (row,) = lower.filled(rows(first, 64, PAD))
+    row_losses(model, row)
+    assert seen == [64]
+    lower.filled(rows(second, 64, PAD))  # one is new
+    assert seen == [64, 64]
+
+
+def test_a_document_that_finds_no_room_is_computed_each_time(tmp_path, monkeypatch):
+    model = _adapted(1)
+    monkeypatch.setattr("rayprivacy.dpsgd.lower_layers.MOST_BYTES", 24 * 4 * 25)
+    lower, seen = LowerLayers(model, tmp_path, 64), _counting(model, monkeypatch)
+    units = [_documents(each, 90) for each in ([21], [12])]
+    one, other = (lower.filled(rows(units, 64, PAD)) for _ in range(2))
+    assert seen == [64, 64]
+    assert torch.equal(one[0].states, other[0].states)
+    assert lower._end == 24 * 4 * 20
+
+
+@pytest.mark.parametrize("layers", [None, 3], ids=["all", "three"])
+def test_without_frozen_layers_below_nothing_is_kept(tmp_path, layers):
+    assert not LowerLayers(_adapted(layers), tmp_path, 64).work()
+
+
+def test_a_whole_model_keeps_nothing(tmp_path):
+    model = tiny_model("llama").eval()
+    assert can_be_packed(model, 16)
+    assert not LowerLayers(model, tmp_path, 64).work()
