@@ -22,8 +22,9 @@ never logged, saved, or sent to another rank; the object that draws it prints as
 What is not exact: the values are float32, not the discrete Gaussian of release/noise.py, and they end at 8.58, where a
 Gaussian has a tail of 1e-17. Accounting treats them as a continuous Gaussian, as for every DP-SGD on floating-point
 hardware. One device reproduces all of it, in any pieces and by any number of threads. Another one, or a processor with
-other vector units, has the same words, and differs in the last bits of logarithm, sine and cosine: about one value in
-10^8 is then the float32 next to it. A CPU draws for sums on a CPU (under ZeRO with offload, too), a GPU for its own.
+other vector units, has the same words, and differs in the last bits of logarithm, sine and cosine: less than one value
+in 10^7 is then the float32 next to it (numpy's functions change none of 33 million). A CPU draws for sums on a CPU,
+under ZeRO with offload too, and a GPU for its own.
 
 Noise may be *correlated* over steps: row t of C^-1 z, where z is keyed noise and C a banded Toeplitz matrix.
 

@@ -94,11 +94,13 @@ def test_threads_and_default_types_change_nothing(drawn, one_thread, threads):
     try:
         torch.set_num_threads(threads)
         torch.set_default_dtype(torch.bfloat16)
+        torch.use_deterministic_algorithms(True)  # memory that nobody writes to is NaN
         again = NOISE.normal(STEP, NAME, 0, SIZE)
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(1)
         torch.set_default_dtype(dtype)
+        torch.use_deterministic_algorithms(False)
     assert again.dtype == torch.float32
     assert np.array_equal(again.numpy(), drawn)
 
