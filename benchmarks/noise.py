@@ -37,7 +37,7 @@ def drawn(threads: int, seconds: float) -> Cost:
     noise, found = KeyedNoise(Key.for_tests(), "cost"), {}
     for size, count in SIZES.items():
         wall, used, until, step = [], [], time.perf_counter() + seconds, 0
-        while step < 3 or time.perf_counter() < until:
+        while step < 2 or time.perf_counter() < until:
             began, busy = time.perf_counter_ns(), time.process_time_ns()
             noise.normal(step, "weight", 0, count)
             wall.append((time.perf_counter_ns() - began) / count)

@@ -6,6 +6,7 @@ from changing_noise import changing
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rayprivacy.core.keys import Key
+from rayprivacy.dpsgd import chacha
 from rayprivacy.dpsgd.engines.noisy_optimizer import NoisyOptimizer, StepNoise
 from rayprivacy.dpsgd.engines.state import whole
 from rayprivacy.dpsgd.noise import CorrelatedNoise, KeyedNoise
@@ -57,6 +58,22 @@ def test_little_noise_of_another_device_has_its_words_from_the_cpu():
     with Moved() as moved:
         assert KEYED.normal(0, "weight", 3, 100, META).device == META
     assert moved.numbers == [128]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("count", [1000, MANY, (1 << 22) + 1000])  # words of OpenSSL, of torch, and of both
+def test_a_gpu_draws_what_a_cpu_draws(count):
+    device = torch.device("cuda")
+    blocks = count // 8
+    here, there = (torch.empty(blocks, 8, dtype=torch.int64, device=each) for each in ("cpu", device))
+    for first in (5, 2**32 - 100):
+        chacha.fill(bytes(range(32)), first, here)
+        chacha.fill(bytes(range(32)), first, there)
+        assert torch.equal(here, there.cpu())
+    ours, theirs = KEYED.normal(0, "weight", 3, count), KEYED.normal(0, "weight", 3, count, device)
+    torch.testing.assert_close(ours, theirs.cpu(), rtol=2e-7, atol=1e-12)
+    assert (ours != theirs.cpu()).float().mean() < 1e-4
+    assert torch.equal(theirs[100:], KEYED.normal(0, "weight", 103, count - 100, device))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
