@@ -4,8 +4,8 @@ A 256-bit secret from the operating system decides which shard a user falls into
 It lives in a file of mode 0600 and travels as a PATH: never in a config value, a log, a checkpoint or a Ray argument.
 PRF(secret, label, parts...) is keyed BLAKE2b over length-prefixed parts, so that ("ab", "c") and ("a", "bc") differ.
 
-Random bits are AES-256 under a secret of 32 bytes, of which no two uses are the same: with the secret they can be
-computed again, and without it they cannot be told from random ones.
+Random bits are AES-256, or the stream of ChaCha20, under a secret of 32 bytes, of which no two uses are the same: with
+the secret they can be computed again, and without it they cannot be told from random ones.
 """
 
 import hashlib
@@ -146,9 +146,16 @@ def words_of(secret: bytes, blocks: bytes) -> npt.NDArray[np.uint64]:
     return np.frombuffer(cipher.encryptor().update(blocks), dtype=">u8").reshape(-1, 2).astype(np.uint64)
 
 
+STREAM_BLOCK_BYTES = 64
+STREAM_BLOCKS = 1 << 32  # the counter has 32 bits
+
+
 def keystream(secret: bytes, first: int) -> CipherContext:
-    """The stream of random bits (counter mode) from its 16-byte block `first` on: what zeros are encrypted to."""
-    return Cipher(algorithms.AES(secret), modes.CTR(first.to_bytes(BLOCK_BYTES, "big"))).encryptor()
+    """The stream of ChaCha20 (RFC 8439) from its block `first` on: what zeros are encrypted to.
+
+    A block's number is its counter, in 32 bits, and above them its nonce. Behind the last counter no more is given.
+    """
+    return Cipher(algorithms.ChaCha20(secret, first.to_bytes(16, "little")), mode=None).encryptor()
 
 
 NONCE_BYTES = 12

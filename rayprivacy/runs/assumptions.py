@@ -79,8 +79,8 @@ def of_training(unit: PrivacyUnit, bands: int = 1, microbatches: int | None = No
         *(groups if bands > 1 else ()),
         *(means if microbatches is not None else ()),
         f"Who takes part in a step is decided by a keyed coin for each {unit}, alone (Poisson sampling).",
-        "The noise of the steps is a stream of AES-256 under the key file: the key file stays secret for good, because "
-        "whoever has it can take the noise off the model again.",
+        "The noise of the steps is a stream of ChaCha20 under the key file: the key file stays secret for good, "
+        "because whoever has it can take the noise off the model again.",
         "The noise of the steps is Gaussian in floating point, accounted as exact.",
         "Clipped gradients are added up in floating point. One more user may change how the sum of all others is "
         "rounded, by about 1e-16 of it with LoRA and without DeepSpeed, and by about 1e-7 of it otherwise; that is "

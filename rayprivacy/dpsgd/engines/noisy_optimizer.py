@@ -2,8 +2,8 @@
 
 What step t releases is (sum of clipped gradients + N(0, std_t^2 I)) / B (Abadi et al., 2016, algorithm 1), with a
 public B and the std_t of the mechanism that is charged. The optimizer of each rank owns some coordinates; a hook that
-runs right before its step adds keyed noise (dpsgd/noise.py) to all of these, once, correlated over steps where the
-mechanism says so. Which rank owns a coordinate cannot change its noise, and
+runs right before its step adds keyed noise (dpsgd/noise.py), drawn on the device of the sum, to all of these, once,
+correlated over steps where the mechanism says so. Which rank owns a coordinate cannot change its noise, and
 `check_manifest` requires at construction that each is owned once.
 
 The hook fails closed. It refuses to step when no step is open, when a gradient is missing or has another size, and when
@@ -183,8 +183,8 @@ class NoisyOptimizer:
         std *= self._noise.scale_of(fragment.name)
         for first in range(0, fragment.count, _DRAWN_AT_ONCE):
             part = flat[first : first + _DRAWN_AT_ONCE]
-            drawn = self._stream.normal(self._step, fragment.name, fragment.start + first, len(part))
-            part.add_(drawn.to(part), alpha=std)
+            drawn = self._stream.normal(self._step, fragment.name, fragment.start + first, len(part), part.device)
+            part.add_(drawn.to(part.dtype), alpha=std)
 
     def save(self, folder: Path) -> None:
         """Write what this rank owns (`state.write_state`); collective."""

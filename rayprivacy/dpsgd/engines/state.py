@@ -22,7 +22,7 @@ rayprivacy.core.errors.ReleaseError: no rank holds coordinate 6 of parameter 'we
 *Saved states*, which any number of ranks loads from what any other saved, are a folder of
 
     rank-00000-of-00002.safetensors   one for each rank: flat float32 'weight:NAME:START', 'exp_avg:NAME:START', ...
-    state.json                        steps done, the optimizer, and for each file its SHA-256 and its fragments
+    state.json                        steps done, stream of noise, optimizer; for each file its SHA-256 and fragments
 
 Where all ranks hold the same parameters only rank 0 writes. Each file is written whole and then renamed, and state.json
 is written last, with the digests of all files. So a folder whose files are missing, torn or of two saves is refused, by
@@ -45,6 +45,7 @@ from rayprivacy.core.errors import ReleaseError, ShardError
 from rayprivacy.core.files import read_json, write_json
 from rayprivacy.core.private import digest_file
 from rayprivacy.dpsgd import collectives
+from rayprivacy.dpsgd.noise import STREAM
 
 MANIFEST = "state.json"
 _WEIGHT = "weight"
@@ -205,6 +206,7 @@ def write_state(
         state = optimizer.state.get(partitions[0].tensor, {})
         facts = {
             "steps": steps,
+            "noise": STREAM,
             "optimizer": type(optimizer).__name__,
             "kinds": sorted(_vectors(state, partitions[0].tensor)),
             "updates": float(state["step"]) if "step" in state else None,  # torch counts for Adam's bias correction
@@ -291,13 +293,19 @@ class _Saved:
             self.kinds: list[str] = facts["kinds"]
             self.updates: float | None = facts["updates"]
             self._optimizer: str = facts["optimizer"]
+            self._stream: str = facts.get("noise", "another stream")
             self._digests = {name: own["sha256"] for name, own in facts["files"].items()}
             self._held = {name: [Fragment(*held) for held in own["fragments"]] for name, own in facts["files"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise ShardError(f"{folder / MANIFEST} is missing or damaged: load another saved state.") from None
 
     def check(self, optimizer: torch.optim.Optimizer, sizes: Mapping[str, int]) -> None:
-        """Require the same kind of optimizer, the same parameters, and whole files; ranks share the reading."""
+        """Require the same stream of noise, optimizer and parameters, and whole files; ranks share the reading."""
+        if self._stream != STREAM:
+            raise ShardError(
+                f"the state in {self._folder} has noise of {self._stream}, which is {STREAM} in this version: finish"
+                " the run with the version that began it."
+            )
         if self._optimizer != type(optimizer).__name__:
             raise ShardError(
                 f"the state in {self._folder} is of {self._optimizer}, not of {type(optimizer).__name__}: "

@@ -12,7 +12,7 @@ from engine_cases import ADAM, ENGINES, EXHAUSTIVE, OFFLOADED, SGD, Case, apart,
 from safetensors.torch import load_file
 
 from rayprivacy.core.errors import ReleaseError
-from rayprivacy.core.files import read_json
+from rayprivacy.core.files import read_json, write_json
 from rayprivacy.dpsgd import checkpoints
 
 MOMENTUM = SGD.model_copy(update={"momentum": 0.5, "learning_rate": 1e-2})
@@ -143,6 +143,16 @@ def test_a_state_of_another_model_optimizer_or_step_is_refused(whole):
     assert "is of AdamW, not of SGD" in refused(replace(case, optimizer=MOMENTUM))
     assert "step 1 was opened before: go on with 2" in refused(replace(case, first=1))
     assert not refused(case)
+
+
+@pytest.mark.parametrize("noise", [None, "AES-256"])
+def test_a_state_of_another_stream_of_noise_is_refused(whole, tmp_path, noise):
+    folder = shutil.copytree(whole, tmp_path / "earlier")
+    facts = read_json(folder / MANIFEST)
+    assert facts.pop("noise") == "ChaCha20"
+    write_json(folder / MANIFEST, facts | ({"noise": noise} if noise else {}))
+    answer = refused(replace(_case("alone", "last"), load_from=folder))
+    assert f"has noise of {noise or 'another stream'}, which is ChaCha20 in this version: finish the run" in answer
 
 
 def _save(folder, steps):

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from adversaries import P_THRESHOLD, variance_p_value
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import TEST_SECRET, Key
+from rayprivacy.dpsgd import chacha
 from rayprivacy.dpsgd import noise as module
 from rayprivacy.dpsgd.batches import Document
 from rayprivacy.dpsgd.noise import KeyedNoise
@@ -23,7 +23,8 @@ from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 KEY, RUN, STEP, NAME = Key.for_tests(), "run-1", 3, "model.layers.0.weight"
 SIZE = 300_000
 NOISE = KeyedNoise(KEY, RUN)
-BLOCK = 2 * module._PAIRS_AT_ONCE
+PIECE = 8 * module._ON_CPU  # coordinates that a thread draws at a time
+NONCE = 8 * 2**32  # coordinates after which the counter begins anew
 
 
 @pytest.fixture(scope="module")
@@ -31,32 +32,55 @@ def drawn():
     return NOISE.normal(STEP, NAME, 0, SIZE).numpy().astype(np.float64)
 
 
-def _slow(coordinate, step=STEP, name=NAME):
-    """One coordinate as the module docstring has it, with nothing of the module: BLAKE2b, one AES block, math."""
+def _rotated(word, by):
+    return (word << by | word >> (32 - by)) & 0xFFFFFFFF
+
+
+def _block(secret, number):
+    """One block of ChaCha20, straight from RFC 8439: eight words of 64 bits."""
+    begun = list(struct.unpack("<16I", b"expand 32-byte k" + secret + struct.pack("<QQ", number, 0)))
+    words = list(begun)
+    columns = [(each, each + 4, each + 8, each + 12) for each in range(4)]
+    diagonals = [(0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14)]
+    for a, b, c, d in (columns + diagonals) * 10:
+        for x, y, z, by in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+            words[x] = (words[x] + words[y]) & 0xFFFFFFFF
+            words[z] = _rotated(words[z] ^ words[x], by)
+    return struct.unpack("<8q", struct.pack("<16I", *((x + y) & 0xFFFFFFFF for x, y in zip(words, begun, strict=True))))
+
+
+def _slow(coordinates, step=STEP, name=NAME):
+    """Coordinates as the module docstring has them, with nothing of the module: BLAKE2b, ChaCha20 and math."""
     state = hashlib.blake2b(key=TEST_SECRET, digest_size=32)
     for part in ("dpsgd-noise", RUN, str(step), name):
         state.update(len(part.encode()).to_bytes(8, "big") + part.encode())
-    cipher = Cipher(algorithms.AES(state.digest()), modes.ECB()).encryptor()
-    words = struct.unpack("<QQ", cipher.update((coordinate // 2).to_bytes(16, "big")))
-    first, second = (word >> 11 for word in words)
-    radius, angle = math.sqrt(-2 * math.log((first + 1) / 2**53)), 2 * math.pi * second / 2**53
-    return radius * (math.sin(angle) if coordinate % 2 else math.cos(angle))
+    blocks = {number: _block(state.digest(), number) for number in {each // 8 for each in coordinates}}
+    for coordinate in coordinates:
+        pair = coordinate % 8 // 2 * 2
+        first, second = (word >> 11 for word in blocks[coordinate // 8][pair : pair + 2])
+        radius, angle = math.sqrt(-2 * math.log((first + 2**52 + 1) / 2**53)), 2 * math.pi * second / 2**53
+        yield radius * (math.sin(angle) if coordinate % 2 else math.cos(angle))
 
 
-@pytest.mark.parametrize("start", [0, 1, 1000, 12_345, BLOCK - 3, 5 * BLOCK - 4, 2**33 - 1, 2**40 + 1])
+@pytest.mark.parametrize("start", [0, 1, 1000, 12_345, PIECE - 3, 5 * PIECE - 4, 2**33 - 1, NONCE - 100, 2**40 + 1])
 def test_the_noise_is_that_of_a_slow_implementation(start):
-    wanted = [_slow(coordinate) for coordinate in range(start, start + 200)]
+    wanted = list(_slow(range(start, start + 200)))
     np.testing.assert_allclose(NOISE.normal(STEP, NAME, start, 200).numpy(), wanted, rtol=2.4e-7, atol=1e-12)
 
 
+def test_so_it_is_in_every_piece_of_a_draw(drawn):
+    places = range(7, SIZE, 997)
+    np.testing.assert_allclose(drawn[places], list(_slow(places)), rtol=2.4e-7, atol=1e-12)
+
+
 def test_the_stream_stays_what_it_was_in_earlier_versions():
-    wanted = torch.tensor([-1.441694975, -0.42900911, -0.863099873, -0.863825917])
+    wanted = torch.tensor([2.343343735, 0.270698696, -1.946185112, -0.190242931])
     torch.testing.assert_close(NOISE.normal(0, "weight", 0, 4), wanted, rtol=3e-7, atol=0)
 
 
 def test_any_range_is_that_slice_of_the_whole(drawn):
     random = np.random.default_rng(5)
-    edges = [0, 1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 7, SIZE - 1]
+    edges = [0, 1, 2, 63, 64, 65, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE + 7, SIZE - 1]
     for start in [*edges, *random.integers(0, SIZE, 50).tolist()]:
         for count in (0, 1, 2, 3, int(random.integers(4, 40)), int(random.integers(0, SIZE))):
             part = NOISE.normal(STEP, NAME, start, min(count, SIZE - start))
@@ -64,17 +88,29 @@ def test_any_range_is_that_slice_of_the_whole(drawn):
             assert np.array_equal(part.numpy(), drawn[start : start + count])
 
 
-def test_threads_and_default_types_change_nothing(drawn, one_thread):
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+def test_threads_and_default_types_change_nothing(drawn, one_thread, threads):
     dtype = torch.get_default_dtype()
     try:
-        torch.set_num_threads(2)
+        torch.set_num_threads(threads)
         torch.set_default_dtype(torch.bfloat16)
+        torch.use_deterministic_algorithms(True)  # memory that nobody writes to is NaN
         again = NOISE.normal(STEP, NAME, 0, SIZE)
+        assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(1)
         torch.set_default_dtype(dtype)
+        torch.use_deterministic_algorithms(False)
     assert again.dtype == torch.float32
     assert np.array_equal(again.numpy(), drawn)
+
+
+@pytest.mark.parametrize("size", [1 << 10, 1 << 19])
+def test_nor_do_torch_in_place_of_openssl_and_other_pieces(drawn, monkeypatch, size):
+    monkeypatch.setattr(chacha, "fill", chacha.by_torch)
+    monkeypatch.setattr(module, "_ON_CPU", size)
+    for start, count in ((0, SIZE), (8 * (1 << 10) - 5, 11), (12_345, 100_000)):
+        assert np.array_equal(NOISE.normal(STEP, NAME, start, count).numpy(), drawn[start : start + count])
 
 
 def _normality(values):
@@ -112,13 +148,13 @@ def _related(first, second):
     return any(stats.pearsonr(*pair).pvalue < P_THRESHOLD for pair in pairs)
 
 
-@pytest.mark.parametrize("lag", [1, 2, 3, 4, 8, 16, 256, BLOCK - 1, BLOCK, BLOCK + 1, SIZE // 2])
+@pytest.mark.parametrize("lag", [1, 2, 3, 4, 8, 16, 256, PIECE - 1, PIECE, PIECE + 1, SIZE // 2])
 def test_coordinates_are_independent(drawn, lag):
     assert not _related(drawn[:-lag], drawn[lag:])
 
 
 def _pairs(values):
-    """The coordinates of one AES block as one number."""
+    """The two coordinates of two words as one number."""
     return values[0::2] + 1j * values[1::2]
 
 
@@ -148,9 +184,10 @@ def test_noise_drawn_twice_would_be_noticed(drawn):
 
 
 def test_the_ends_of_the_uniform_numbers_are_finite():
-    words = torch.tensor([[0, 0], [-1, -1], [0, -1], [-1, 0], [2**63 - 1, -(2**63)]], dtype=torch.int64)
+    least, most = -(2**63), 2**63 - 1
+    words = torch.tensor([[least, 0], [most, most], [least, most], [most, 0], [0, least]], dtype=torch.int64)
     out = torch.empty(len(words), 2)
-    module._box_muller(words, out)
+    module._box_muller(words, out, torch.empty(3, 7, dtype=torch.float64))
     assert out[0].tolist() == pytest.approx([math.sqrt(2 * 53 * math.log(2)), 0])
     assert out[1].tolist() == pytest.approx([0, 0])
     assert out[4].tolist() == pytest.approx([-math.sqrt(2 * math.log(2)), 0], rel=1e-6, abs=1e-12)
