@@ -38,6 +38,7 @@ def _dataset(blocks: Iterable[pa.Table]) -> "ray.data.Dataset":
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_no_progress_timeout_s = -1  # one piece of work may take hours
+    context.max_errored_blocks = 0  # whoever maps with Ray Data beside us may allow some, and nothing may be left out
     context.wait_for_min_actors_s = ROOM_S
     context.hash_shuffle_reduce_get_timeout_s = FETCH_S
     context.shuffle_input_batch_bytes = SHUFFLED_BYTES
@@ -72,7 +73,12 @@ def on_numbers(
 
 def in_tasks(dataset: "ray.data.Dataset", work: Callable[[pa.Table], Any]) -> "ray.data.Dataset":
     """Map work over blocks; a task whose process is lost is repeated, a few times."""
-    return _mapped(dataset, work, max_retries=LOSSES)
+    return _mapped(dataset, work, **repeated())
+
+
+def repeated() -> dict[str, Any]:
+    """How often Ray repeats a task whose process is lost; by itself, tasks of Ray Data without end."""
+    return {"max_retries": LOSSES}
 
 
 def rows_of(mapped: "ray.data.Dataset", step: str, seal: Seal) -> list[dict[str, Any]]:
