@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import ray.data
 import table_sources
+from santext_bench import charges_of, ledger_of, santext_bench
 from table_sources import MORE, NUMBERED, TABLES
 from toy_bench import QUIET
 
@@ -113,6 +114,25 @@ def test_a_run_says_its_version_and_is_resumed_with_it(bench):
     shutil.rmtree(made.path / "private")
     assert bench.run("run", {"corpus.source": place}).certificate == certificate
     assert bench.charges() == charged
+
+
+@pytest.mark.exhaustive  # six runs
+def test_a_folder_a_dataset_and_tables_release_the_same_bytes(tmp_path, tiny_base, local_ray, monkeypatch):
+    """Coins of SanText are named by the release, and that by its source, too: here all have one name."""
+    monkeypatch.setattr(rp.Recipe, "release_id", "santext-of-one-name")
+    bench, rows, released = santext_bench(tmp_path, tiny_base), NUMBERED.select(["who", "said"]), {}
+    (tmp_path / "files").mkdir()
+    pq.write_table(rows, tmp_path / "files" / "all.parquet")
+    places = {"folder": str(tmp_path / "files"), "dataset": DATASET}
+    places |= {kind: _written_in_two(write, tmp_path) for kind, write in TABLES.items()}
+    places["saved"] = table_sources.hugging_face(tmp_path, NUMBERED)
+    for kind, place in places.items():
+        dataset = ray.data.from_arrow([rows.slice(0, 60), rows.slice(60)]) if kind == "dataset" else None
+        recipe = bench.load({"corpus.source": place, "privacy.ledger": ledger_of(bench, kind)})
+        result = rp.run(recipe, tmp_path / kind, dataset=dataset, console=QUIET)
+        released[kind] = result.certificate.corpus_digest, (result.path / "sanitized.parquet").read_bytes()
+        assert charges_of(bench, kind) == 1
+    assert len({*released.values()}) == 1, released.keys()
 
 
 def test_a_table_that_does_not_fit_is_refused_before_it_is_read(bench):
