@@ -34,7 +34,8 @@ def numbers(chosen: Iterable[int]) -> "ray.data.Dataset":
 
 
 def _dataset(blocks: Iterable[pa.Table]) -> "ray.data.Dataset":
-    context = ray.data.DataContext.get_current()
+    dataset: ray.data.Dataset = ray.data.from_blocks([*blocks])
+    context = dataset.context  # its own: a program that calls us keeps the settings that it has
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_no_progress_timeout_s = -1  # one piece of work may take hours
@@ -43,7 +44,6 @@ def _dataset(blocks: Iterable[pa.Table]) -> "ray.data.Dataset":
     context.hash_shuffle_reduce_get_timeout_s = FETCH_S
     context.shuffle_input_batch_bytes = SHUFFLED_BYTES
     context.autoscaling_config.actor_pool_util_upscaling_threshold = 1.0  # one more while every actor has work
-    dataset: ray.data.Dataset = ray.data.from_blocks([*blocks])
     return dataset
 
 
