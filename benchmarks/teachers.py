@@ -9,9 +9,9 @@ users, some have no user and vote as the public model does. Against it stands wh
 project, one adapter of the same shape after the other in plain PyTorch on all cores, with the trunk run on every
 batch (`sequential`), and the same loop on features that were cached (`sequential_cached`).
 
-`--layers 2` has features made by so many layers of the base, in a fifteenth of the time: of the same number and width,
-so that teachers do the same work on them. Times are of this machine as it is; `cpu_m2000_s` and the like, of all
-processes, and `flatness_of_cpu` depend less on what else it does.
+`--layers 0` has features made by so many layers of the base, here by its embeddings alone: as many and as wide, so that
+teachers do the same work on them, without an hour's pass of the trunk. Times are of this machine as it is; CPU seconds,
+of all processes, and `flatness_of_cpu` depend less on what else it does.
 """
 
 import argparse
@@ -150,7 +150,7 @@ def _run(arguments: argparse.Namespace, count: int) -> tuple[SeqPateRecipe, Run]
         *arguments.override,
     ]  # fmt: skip
     recipe, root = load_recipe(RECIPE, [*EARLIER, *overrides]), work / f"teachers-{count}"
-    if arguments.layers:
+    if arguments.layers is not None:
         overrides.append(f"model.base={_lower_layers(recipe, arguments.layers, work / f'base-{arguments.layers}')}")
         recipe = load_recipe(RECIPE, [*EARLIER, *overrides])
     run, first = Run.open(root, recipe, resume=True), work / f"teachers-{arguments.teachers[0]}" / "public"
