@@ -8,6 +8,7 @@ begun anew in new actors, a few times without any progress. Such limits are publ
 import pickle
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -73,12 +74,13 @@ def on_numbers(
 
 def in_tasks(dataset: "ray.data.Dataset", work: Callable[[pa.Table], Any]) -> "ray.data.Dataset":
     """Map work over blocks; a task whose process is lost is repeated, a few times."""
-    return _mapped(dataset, work, **repeated())
+    return _mapped(dataset, work, max_retries=LOSSES)
 
 
-def repeated() -> dict[str, Any]:
-    """How often Ray repeats a task whose process is lost; by itself, tasks of Ray Data without end."""
-    return {"max_retries": LOSSES}
+def in_reads(reader: Callable[..., "ray.data.Dataset"], *place: str, **options: Any) -> "ray.data.Dataset":
+    """What a reader of Ray Data reads in tasks, which are repeated a few times, too."""
+    with _unwarned():
+        return reader(*place, ray_remote_args={"max_retries": LOSSES}, **options)
 
 
 def rows_of(mapped: "ray.data.Dataset", step: str, seal: Seal) -> list[dict[str, Any]]:
@@ -137,9 +139,16 @@ def in_actors(
 
 
 def _mapped(dataset: "ray.data.Dataset", work: Any, **options: Any) -> "ray.data.Dataset":
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RayDeprecationWarning)  # there is no other way yet to bound what Ray repeats
+    with _unwarned():
         return dataset.map_batches(work, batch_format="pyarrow", **options)
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """Ray repeats tasks without end, and says that it will take away how this is bounded: there is no other way yet."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RayDeprecationWarning)
+        yield
 
 
 class _Actor:

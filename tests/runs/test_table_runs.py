@@ -1,7 +1,9 @@
 """Every kind of source makes the same shards; a table is read at the version with which its run began."""
 
 import json
+import os
 import shutil
+import signal
 from uuid import UUID
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from rayprivacy.corpus.shards import shard_corpus
 from rayprivacy.runs import source
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.source import DATASET
+from rayprivacy.work import mapping
 
 
 class Copies:
@@ -64,6 +67,16 @@ def test_a_dataset_makes_the_shards_of_files(copies, expected):
     assert {path.stat().st_mode & 0o777 for path in copied} == {0o600}
     assert [path.name for path in copied] == [".stamp", "00000000.parquet"]
     assert pq.read_schema(copied[1]).names == ["who", "said"], "the recipe's columns and no other"
+
+
+def test_a_copy_that_loses_its_processes_again_and_again_is_given_up(copies, monkeypatch):
+    def dies(rows):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(mapping, "LOSSES", 1)
+    monkeypatch.setattr(source, "_plain", dies)
+    with pytest.raises(rp.CorpusError, match="lost processes again and again"):
+        copies.shards("run", DATASET, ray.data.from_arrow([NUMBERED]))
 
 
 def test_values_that_only_python_knows_make_the_shards_of_files(copies, tmp_path):
