@@ -18,6 +18,7 @@ from toy_bench import QUIET
 import rayprivacy as rp
 from rayprivacy.corpus.manifest import read_part
 from rayprivacy.corpus.shards import shard_corpus
+from rayprivacy.methods.santext.recipe import SanTextRecipe
 from rayprivacy.runs import source
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.source import DATASET
@@ -131,13 +132,15 @@ def test_a_run_says_its_version_and_is_resumed_with_it(bench):
 
 @pytest.mark.exhaustive  # six runs
 def test_a_folder_a_dataset_and_tables_release_the_same_bytes(tmp_path, tiny_base, local_ray, monkeypatch):
-    """Coins of SanText are named by the release, and that by its source, too: here all have one name."""
-    monkeypatch.setattr(rp.Recipe, "release_id", "santext-of-one-name")
+    """SanText knows rows by their place and coins by the release, which its source names, too: here all have one name,
+    and one order.
+    """
+    monkeypatch.setattr(SanTextRecipe, "release_id", "santext-of-one-name")
     bench, rows, released = santext_bench(tmp_path, tiny_base), NUMBERED.select(["who", "said"]), {}
     (tmp_path / "files").mkdir()
     pq.write_table(rows, tmp_path / "files" / "all.parquet")
     places = {"folder": str(tmp_path / "files"), "dataset": DATASET}
-    places |= {kind: _written_in_two(write, tmp_path) for kind, write in TABLES.items()}
+    places |= {kind: write(tmp_path, NUMBERED) for kind, write in TABLES.items()}
     places["saved"] = table_sources.hugging_face(tmp_path, NUMBERED)
     for kind, place in places.items():
         dataset = ray.data.from_arrow([rows.slice(0, 60), rows.slice(60)]) if kind == "dataset" else None
