@@ -8,6 +8,10 @@ teachers see all their examples four times in both, and answer the same queries.
 users, some have no user and vote as the public model does. Against it stands what one would do without this
 project, one adapter of the same shape after the other in plain PyTorch on all cores, with the trunk run on every
 batch (`sequential`), and the same loop on features that were cached (`sequential_cached`).
+
+`--layers 0` has features made by so many layers of the base, here by its embeddings alone: as many and as wide, so that
+teachers do the same work on them, without an hour's pass of the trunk. Times are of this machine as it is; CPU seconds,
+of all processes, and `flatness_of_cpu` depend less on what else it does.
 """
 
 import argparse
@@ -17,17 +21,19 @@ import platform
 import resource
 import shutil
 import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ray
 import torch
+from cpu_time import timed
 from ensembles import prepared
 from europarl import EARLIER
 from safetensors.torch import load_file
 
-from rayprivacy.corpus.manifest import read_part
+from rayprivacy.corpus.manifest import read_manifest, read_part
 from rayprivacy.corpus.public import load_prompts
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.methods.seqpate.plan import GATE, plan_run
@@ -36,6 +42,7 @@ from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.features import encode, join
+from rayprivacy.models.save import save_model
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.session import ray_session
 from rayprivacy.teachers.encoding import groups_of, shards_of
@@ -66,6 +73,7 @@ def _figures(found: dict[Any, dict[str, float]], arguments: argparse.Namespace) 
             ("time", "_s", times[count]),
             ("train", "_s", found[count]["train_s"]),
             ("vote", "_s", found[count]["vote_s"]),
+            ("cpu", "_s", found[count]["cpu_s"]),
             ("driver_growth_mb", "", found[count]["driver_growth_mb"]),
         )
     }
@@ -75,7 +83,10 @@ def _figures(found: dict[Any, dict[str, float]], arguments: argparse.Namespace) 
         "bytes_per_teacher": round(found[many]["bytes"] / many),
         **of_each,
         "flatness": round(times[many] / times[few], 3),
+        "flatness_of_cpu": round(found[many]["cpu_s"] / found[few]["cpu_s"], 3),
         **(_against(train, found["sequential"]) if "sequential" in found else {}),
+        "layers": arguments.layers,
+        "sentences": found[many]["sentences"],
         "queries": arguments.queries,
         "candidates": 50,
         "overrides": arguments.override,
@@ -113,15 +124,17 @@ def _ensemble(arguments: argparse.Namespace, count: int) -> dict[str, float]:
         before = _peak_mb()
         with teacher_pool(spec, recipe.resources) as pool:
             ray.get([worker.actor.ready.remote() for worker in pool.actors.workers])
-            train = _seconds(lambda: list(pool.train()))
-            vote = _seconds(lambda: pool.vote(queries, mechanism))
-            again = _seconds(lambda: pool.vote(queries, mechanism))
+            train, train_cpu = timed(lambda: deque(pool.train(), maxlen=0))
+            vote, vote_cpu = timed(lambda: pool.vote(queries, mechanism))
+            again = min(vote, timed(lambda: pool.vote(queries, mechanism))[0])
         growth = _peak_mb() - before
     size = sum(path.stat().st_size for path in spec.workspace.root.rglob("*") if path.is_file())
     return {
         "train_s": train,
         "vote_s": vote,
-        "pairs_per_s": len(queries) * count / min(vote, again),
+        "cpu_s": train_cpu + vote_cpu,
+        "pairs_per_s": len(queries) * count / again,
+        "sentences": sum(entry.rows for entry in read_manifest(spec.shards).training_files),
         "tokens": _tokens(spec),
         "bytes": size,
         "driver_growth_mb": growth,
@@ -137,10 +150,23 @@ def _run(arguments: argparse.Namespace, count: int) -> tuple[SeqPateRecipe, Run]
         *arguments.override,
     ]  # fmt: skip
     recipe, root = load_recipe(RECIPE, [*EARLIER, *overrides]), work / f"teachers-{count}"
+    if arguments.layers is not None:
+        overrides.append(f"model.base={_lower_layers(recipe, arguments.layers, work / f'base-{arguments.layers}')}")
+        recipe = load_recipe(RECIPE, [*EARLIER, *overrides])
     run, first = Run.open(root, recipe, resume=True), work / f"teachers-{arguments.teachers[0]}" / "public"
     if count != arguments.teachers[0]:  # the public side does not depend on the number of teachers
         shutil.copytree(first, root / "public", dirs_exist_ok=True)
     return recipe, run
+
+
+def _lower_layers(recipe: SeqPateRecipe, layers: int, folder: Path) -> Path:
+    """The base with its first layers alone."""
+    if not folder.exists():
+        backbone = load_backbone(recipe.model)
+        backbone.model.model.layers = backbone.model.model.layers[:layers]
+        backbone.model.config.num_hidden_layers = layers
+        save_model(backbone.model, backbone.tokenizer, folder, "none", "The lower layers of another model.")
+    return folder
 
 
 def _tokens(spec: GroupSpec) -> int:
@@ -199,12 +225,6 @@ def _alone(spec: GroupSpec, backbone: Backbone, groups: list[list[str]]) -> tupl
     return tokens, trunk, stepping
 
 
-def _seconds(call: Any) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
-
-
 def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
@@ -219,6 +239,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=lambda path: Path(path).absolute(), default=Path("runs/europarl").absolute())
     parser.add_argument("--queries", type=int, default=2000)
     parser.add_argument("--teachers", type=int, nargs=2, default=[100, 2000], metavar=("FEW", "MANY"))
+    parser.add_argument("--layers", type=int, help="of the base that makes the features; all by default")
     parser.add_argument("--without-sequential", action="store_true", help="leave the plain loop out")
     parser.add_argument("-o", dest="override", action="append", default=[], help="one more setting of the recipe")
     return parser.parse_args()

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ICEBERG = "iceberg:"
 SEAL = Seal(CorpusError, "check that the table of corpus.source is whole and readable")
-_STREAM_ROWS = 65_536
 _INFO, _STATE, _SPLITS = "dataset_info.json", "state.json", "dataset_dict.json"  # of a Hugging Face dataset
 
 
@@ -153,8 +152,9 @@ def _delta(place: str, version: str | None = None) -> Any:
 def _delta_rows(place: str, version: str, columns: list[str]) -> "Dataset":
     import ray.data
 
-    rows: Dataset = ray.data.read_delta(place, int(version), columns=columns)
-    return rows
+    from rayprivacy.work.mapping import in_reads
+
+    return in_reads(ray.data.read_delta, place, version=int(version), columns=columns)
 
 
 def _lance(place: str, version: str | None = None) -> Any:
@@ -166,7 +166,9 @@ def _lance(place: str, version: str | None = None) -> Any:
 def _lance_rows(place: str, version: str, columns: list[str]) -> "Dataset":
     import ray.data
 
-    return ray.data.read_lance(place, version=int(version), columns=columns)
+    from rayprivacy.work.mapping import in_reads
+
+    return in_reads(ray.data.read_lance, place, version=int(version), columns=columns)
 
 
 def _iceberg(place: str) -> Any:
@@ -190,10 +192,11 @@ def _iceberg_columns(place: str, version: str) -> list[str]:
 def _iceberg_rows(place: str, version: str, _: list[str]) -> "Dataset":
     import ray.data
 
+    from rayprivacy.work.mapping import in_reads
+
     catalog, _dot, name = place.partition(".")
-    return ray.data.read_iceberg(
-        table_identifier=name, snapshot_id=int(version), catalog_kwargs={"name": catalog}
-    )  # columns are chosen by whoever reads: Ray pushes that down
+    named = {"table_identifier": name, "snapshot_id": int(version), "catalog_kwargs": {"name": catalog}}
+    return in_reads(ray.data.read_iceberg, **named)  # whoever reads chooses columns: Ray pushes that down
 
 
 def _saved(place: str, file: str) -> Json:

@@ -31,7 +31,7 @@ from rayprivacy.corpus.sources import check_columns, plain_string
 from rayprivacy.corpus.tables import Table
 from rayprivacy.runs.checks import DATASET, check_files, table_behind
 from rayprivacy.runs.directory import COPY, R, Run
-from rayprivacy.work.mapping import rows_of
+from rayprivacy.work.mapping import in_tasks, rows_of
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -127,10 +127,9 @@ def _write(run: Run[R], dataset: "Dataset") -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     private_directory(scratch)
     rows = dataset.select_columns(run.recipe.corpus.columns)
-    plain = rows.map_batches(_plain, batch_format="pyarrow")
-    blocks = plain.repartition(target_num_rows_per_block=_ROWS, strict=True)
+    blocks = in_tasks(rows, _plain).repartition(target_num_rows_per_block=_ROWS, strict=True)
     copy = partial(_copied, folder=scratch, key_path=_key_path(run))
-    with _in_order(blocks.map_batches(copy, batch_size=None, batch_format="pyarrow")) as copied:
+    with _in_order(in_tasks(blocks, copy)) as copied:
         written = [(row["file"], row["sum"]) for row in rows_of(copied, COPY, _SEAL)]
     _number(scratch, [name for name, _ in written])
     stamp = f"{add_digests(total for _, total in written)}\n"
@@ -165,14 +164,14 @@ def _copied(rows: pa.Table, folder: Path, key_path: Path) -> pa.Table:
 
 @contextmanager
 def _in_order(dataset: "Dataset") -> Iterator["Dataset"]:
-    """The dataset, whose blocks come in their order meanwhile, and in silence; it shares its settings with others."""
+    """The dataset, of which all blocks come in order and in silence meanwhile; it shares its settings with others."""
     context, options = dataset.context, dataset.context.execution_options
-    before = options.preserve_order, context.enable_progress_bars
-    options.preserve_order, context.enable_progress_bars = True, False
+    before = options.preserve_order, context.enable_progress_bars, context.max_errored_blocks
+    options.preserve_order, context.enable_progress_bars, context.max_errored_blocks = True, False, 0
     try:
         yield dataset
     finally:
-        options.preserve_order, context.enable_progress_bars = before
+        options.preserve_order, context.enable_progress_bars, context.max_errored_blocks = before
 
 
 def _number(scratch: Path, names: list[str]) -> None:

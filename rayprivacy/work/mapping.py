@@ -8,6 +8,7 @@ begun anew in new actors, a few times without any progress. Such limits are publ
 import pickle
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -34,15 +35,16 @@ def numbers(chosen: Iterable[int]) -> "ray.data.Dataset":
 
 
 def _dataset(blocks: Iterable[pa.Table]) -> "ray.data.Dataset":
-    context = ray.data.DataContext.get_current()
+    dataset: ray.data.Dataset = ray.data.from_blocks([*blocks])
+    context = dataset.context  # its own: a program that calls us keeps the settings that it has
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_no_progress_timeout_s = -1  # one piece of work may take hours
+    context.max_errored_blocks = 0  # whoever maps with Ray Data beside us may allow some, and nothing may be left out
     context.wait_for_min_actors_s = ROOM_S
     context.hash_shuffle_reduce_get_timeout_s = FETCH_S
     context.shuffle_input_batch_bytes = SHUFFLED_BYTES
     context.autoscaling_config.actor_pool_util_upscaling_threshold = 1.0  # one more while every actor has work
-    dataset: ray.data.Dataset = ray.data.from_blocks([*blocks])
     return dataset
 
 
@@ -73,6 +75,12 @@ def on_numbers(
 def in_tasks(dataset: "ray.data.Dataset", work: Callable[[pa.Table], Any]) -> "ray.data.Dataset":
     """Map work over blocks; a task whose process is lost is repeated, a few times."""
     return _mapped(dataset, work, max_retries=LOSSES)
+
+
+def in_reads(reader: Callable[..., "ray.data.Dataset"], *place: str, **options: Any) -> "ray.data.Dataset":
+    """What a reader of Ray Data reads in tasks, which are repeated a few times, too."""
+    with _unwarned():
+        return reader(*place, ray_remote_args={"max_retries": LOSSES}, **options)
 
 
 def rows_of(mapped: "ray.data.Dataset", step: str, seal: Seal) -> list[dict[str, Any]]:
@@ -131,9 +139,16 @@ def in_actors(
 
 
 def _mapped(dataset: "ray.data.Dataset", work: Any, **options: Any) -> "ray.data.Dataset":
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RayDeprecationWarning)  # there is no other way yet to bound what Ray repeats
+    with _unwarned():
         return dataset.map_batches(work, batch_format="pyarrow", **options)
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """Ray repeats tasks without end, and says that it will take away how this is bounded: there is no other way yet."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RayDeprecationWarning)
+        yield
 
 
 class _Actor:

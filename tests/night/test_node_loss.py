@@ -1,4 +1,4 @@
-"""Whole nodes, and drivers, lost in the middle of their work: the same votes, model and certificate, charged once."""
+"""Whole nodes, and drivers, lost in the middle of their work: the same votes, model and figures, charged once."""
 
 import sys
 import time
@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.exhaustive, pyt
 ONE_CHARGE = ["create", "reserve", "start", "commit"]
 THREE_CHARGES = ["create", *["reserve", "start", "commit"] * 3]  # the shares of the codes, and two chunks
 CAP = Budget(3.0, 1e-6)
+TEACHERS = "private/teachers/*.safetensors"
 TWENTIETH = GaussianDpEvent(sigma_for(20, CAP))
 
 
@@ -62,7 +63,7 @@ def _same_votes(job, out):
     (kinds, charges), (_, undisturbed) = job.book(out), job.book("undisturbed")
     assert kinds == ONE_CHARGE
     assert [charge.input_digest for charge in charges] == [charge.input_digest for charge in undisturbed]
-    _same_files(job, out, "private/teachers/*.safetensors")
+    _same_files(job, out, "private/features/*/*.safetensors", TEACHERS)
 
 
 def _same_model(job, out):
@@ -71,15 +72,16 @@ def _same_model(job, out):
     _same_files(job, out, "model/model.safetensors")
 
 
-def _same_files(job, out, pattern):
-    for each in ("private/shards/*", pattern):
+def _same_files(job, out, *patterns):
+    for each in ("private/shards/*", *patterns):
         assert job.contents(out, each) == job.contents("undisturbed", each)
     assert job.certificate(out) == job.certificate("undisturbed")
+    assert job.figures(out) == job.figures("undisturbed")
 
 
-def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(seqpate, two_nodes, drivers):
-    first = two_nodes.other()
-    driver = seqpate.start("disturbed", orders={"sharding": first, "training": "", "voting": ""})
+def test_seqpate_loses_a_node_in_each_stage(seqpate, two_nodes, drivers):
+    first, later = two_nodes.other(), ("encoding", "training", "voting", "measuring")
+    driver = seqpate.start("disturbed", orders={"sharding": first, **dict.fromkeys(later, "")})
     drivers.append(driver)
     driver.caught("sharding")
     assert driver.visits("reading", first)
@@ -90,17 +92,27 @@ def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(seqpate, two_node
     assert driver.visits("sharding") > written, "what the lost node was writing was not written again"
 
     second = two_nodes.other()
-    driver.caught("training", second)
-    assert driver.visits("training", second) == 2
-    driver.lose("training", two_nodes)
-    teachers = driver.out / "private" / "teachers"
-    driver.until(lambda: len(list(teachers.glob("*.safetensors"))) == 6, "teachers from the node that is left")
-
+    driver.caught("encoding", second)
+    assert driver.visits("encoding", second) == 2
+    before = driver.visits("encoding")
+    driver.lose("encoding", two_nodes)
     third = two_nodes.other()
-    driver.caught("voting", third)
-    assert driver.visits("voting", third) == 2
+    driver.caught("training", third)
+    assert driver.visits("encoding") > before, "what the lost node was encoding was not encoded again"
+    assert driver.visits("training", third) == 2
+    driver.lose("training", two_nodes)
+    teachers, trained = driver.out / "private" / "teachers", seqpate.contents("undisturbed", TEACHERS).keys()
+    driver.until(lambda: trained <= {path.name for path in teachers.iterdir()}, "teachers from the node that is left")
+
+    fourth = two_nodes.other()
+    driver.caught("voting", fourth)
+    assert driver.visits("voting", fourth) == 2
     before = driver.visits("voting")
     driver.lose("voting", two_nodes)
+
+    two_nodes.other()
+    driver.until(lambda: driver.visits("measuring"), "figures on held-out users")
+    driver.lose("measuring", two_nodes)
     _finished(driver)
     assert driver.visits("voting") > before, "the votes of the lost node were not asked again"
     _same_votes(seqpate, "disturbed")

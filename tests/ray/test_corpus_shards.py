@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+import ray.data
 from ray_processes import log_text
 
 from rayprivacy.core.errors import ConfigError, CorpusError, ShardError
@@ -246,6 +247,19 @@ def test_a_task_that_is_killed_again_and_again_is_given_up_in_a_sentence(tmp_pat
         list(on_numbers(dies, tmp_path, [7], "squaring", SEAL))
     assert caught.value.__cause__ is caught.value.__context__ is None
     assert (tmp_path / "tries").read_text() == ".."
+
+
+def test_nothing_is_left_out_where_a_program_lets_ray_leave_blocks_out(monkeypatch):
+    own = ray.data.DataContext.get_current()
+    monkeypatch.setattr(own, "max_errored_blocks", -1)
+    monkeypatch.setattr(own, "enable_progress_bars", True)
+
+    def fails(job, number):
+        raise ValueError("Xq7-private")
+
+    with pytest.raises(ShardError, match=r"^squaring stopped with "):
+        list(on_numbers(fails, None, range(3), "squaring", SEAL))
+    assert (own.max_errored_blocks, own.enable_progress_bars) == (-1, True), "the program's own settings stay"
 
 
 @pytest.mark.exhaustive

@@ -1,7 +1,9 @@
 """Every kind of source makes the same shards; a table is read at the version with which its run began."""
 
 import json
+import os
 import shutil
+import signal
 from uuid import UUID
 
 import pyarrow as pa
@@ -9,15 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 import ray.data
 import table_sources
+from santext_bench import charges_of, ledger_of, santext_bench
 from table_sources import MORE, NUMBERED, TABLES
 from toy_bench import QUIET
 
 import rayprivacy as rp
 from rayprivacy.corpus.manifest import read_part
 from rayprivacy.corpus.shards import shard_corpus
+from rayprivacy.methods.santext.recipe import SanTextRecipe
 from rayprivacy.runs import source
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.source import DATASET
+from rayprivacy.work import mapping
 
 
 class Copies:
@@ -63,6 +68,16 @@ def test_a_dataset_makes_the_shards_of_files(copies, expected):
     assert {path.stat().st_mode & 0o777 for path in copied} == {0o600}
     assert [path.name for path in copied] == [".stamp", "00000000.parquet"]
     assert pq.read_schema(copied[1]).names == ["who", "said"], "the recipe's columns and no other"
+
+
+def test_a_copy_that_loses_its_processes_again_and_again_is_given_up(copies, monkeypatch):
+    def dies(rows):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(mapping, "LOSSES", 1)
+    monkeypatch.setattr(source, "_plain", dies)
+    with pytest.raises(rp.CorpusError, match="lost processes again and again"):
+        copies.shards("run", DATASET, ray.data.from_arrow([NUMBERED]))
 
 
 def test_values_that_only_python_knows_make_the_shards_of_files(copies, tmp_path):
@@ -113,6 +128,27 @@ def test_a_run_says_its_version_and_is_resumed_with_it(bench):
     shutil.rmtree(made.path / "private")
     assert bench.run("run", {"corpus.source": place}).certificate == certificate
     assert bench.charges() == charged
+
+
+@pytest.mark.exhaustive  # six runs
+def test_a_folder_a_dataset_and_tables_release_the_same_bytes(tmp_path, tiny_base, local_ray, monkeypatch):
+    """SanText knows rows by their place and coins by the release, which its source names, too: here all have one name,
+    and one order.
+    """
+    monkeypatch.setattr(SanTextRecipe, "release_id", "santext-of-one-name")
+    bench, rows, released = santext_bench(tmp_path, tiny_base), NUMBERED.select(["who", "said"]), {}
+    (tmp_path / "files").mkdir()
+    pq.write_table(rows, tmp_path / "files" / "all.parquet")
+    places = {"folder": str(tmp_path / "files"), "dataset": DATASET}
+    places |= {kind: write(tmp_path, NUMBERED) for kind, write in TABLES.items()}
+    places["saved"] = table_sources.hugging_face(tmp_path, NUMBERED)
+    for kind, place in places.items():
+        dataset = ray.data.from_arrow([rows.slice(0, 60), rows.slice(60)]) if kind == "dataset" else None
+        recipe = bench.load({"corpus.source": place, "privacy.ledger": ledger_of(bench, kind)})
+        result = rp.run(recipe, tmp_path / kind, dataset=dataset, console=QUIET)
+        released[kind] = result.certificate.corpus_digest, (result.path / "sanitized.parquet").read_bytes()
+        assert charges_of(bench, kind) == 1
+    assert len({*released.values()}) == 1, released.keys()
 
 
 def test_a_table_that_does_not_fit_is_refused_before_it_is_read(bench):

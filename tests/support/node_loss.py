@@ -139,6 +139,11 @@ class Job:
         assert certificate.pop("ledger_head")
         return dict(certificate)
 
+    def figures(self, out: str) -> dict[str, Any]:
+        """The perplexity of a run's models on held-out users, but for a student, which learnt from noise of its own."""
+        found = json.loads((self.folder / out / "metrics.json").read_text())["heldout"]["perplexity"]
+        return {name: figure for name, figure in found.items() if name != "student"}
+
     def contents(self, out: str, pattern: str) -> dict[str, bytes]:
         found = {path.name: path.read_bytes() for path in (self.folder / out).glob(pattern)}
         assert found, pattern

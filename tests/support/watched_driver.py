@@ -28,7 +28,8 @@ from rayprivacy.corpus import shards
 from rayprivacy.corpus.settings import MEMORY
 from rayprivacy.dpsgd import train
 from rayprivacy.generation import writing
-from rayprivacy.teachers import pool
+from rayprivacy.runs import drive
+from rayprivacy.teachers import encoding_job, pool
 
 POLL = 0.05
 
@@ -52,6 +53,12 @@ class Points:
         while (self._folder / f"lost-{node}").exists():
             time.sleep(POLL)
 
+    def hold(self, point: str) -> None:
+        """Stop here, where no Ray is left to ask for a node, until the order is taken back."""
+        self._note(point, "driver")
+        while self._order(point) is not None:
+            time.sleep(POLL)
+
     def share(self, point: str, target: str) -> None:
         """Wait until some work was done on the node that the order of a later point names."""
         self._visit(point)
@@ -67,9 +74,12 @@ class Points:
 
     def _visit(self, point: str) -> str:
         node = str(ray.get_runtime_context().get_node_id())
-        with (self._folder / f"visits-{point}@{node}").open("a") as file:
-            file.write(".")
+        self._note(point, node)
         return node
+
+    def _note(self, point: str, place: str) -> None:
+        with (self._folder / f"visits-{point}@{place}").open("a") as file:
+            file.write(".")
 
 
 def _shared(real: Callable[..., Any], points: Points) -> Callable[..., Any]:
@@ -80,12 +90,12 @@ def _shared(real: Callable[..., Any], points: Points) -> Callable[..., Any]:
     return read
 
 
-def _stopped(real: Callable[..., Any], points: Points) -> Callable[..., Any]:
+def _stopped(real: Callable[..., Any], points: Points, point: str, after: int = 0) -> Callable[..., Any]:
     def write(*args: Any, **kwargs: Any) -> Any:
         replace = Path.replace
 
         def stopping(path: Path, target: Path) -> Path:
-            points.reach("sharding")  # the part is written, and has not got its name yet
+            points.reach(point, after)  # the file is written, and has not got its name yet
             return replace(path, target)
 
         Path.replace = stopping  # type: ignore[method-assign]
@@ -95,6 +105,24 @@ def _stopped(real: Callable[..., Any], points: Points) -> Callable[..., Any]:
             Path.replace = replace  # type: ignore[method-assign]
 
     return write
+
+
+def _held(real: Callable[..., Any], points: Points) -> Callable[..., Any]:
+    def measure(*args: Any) -> Any:
+        points.hold("measuring")
+        return real(*args)
+
+    return measure
+
+
+def _watched_encoder(points: Points) -> type:
+    class Watched(encoding_job._Encoder):
+        """An encoder that finishes a file of features before it is caught at the next."""
+
+        def __call__(self, *args: Any) -> Any:
+            return _stopped(super().__call__, points, "encoding", after=1)(*args)
+
+    return Watched
 
 
 def _watched_group(points: Points) -> type:
@@ -147,7 +175,9 @@ def _watched_worker(real: Callable[..., Any], points: Points) -> Callable[[Any],
 def _watch(points: Points) -> None:
     shards._OF_MEMORY = MEMORY // 5000  # so that a small corpus is shuffled, too
     shards._read = _shared(shards._read, points)
-    shards._write = _stopped(shards._write, points)
+    shards._write = _stopped(shards._write, points, "sharding")
+    encoding_job._Encoder = _watched_encoder(points)  # type: ignore[misc]
+    drive._measure = _held(drive._measure, points)
     pool._SealedGroup = _watched_group(points)  # type: ignore[misc]
     train.train_worker = _watched_worker(train.train_worker, points)
     writing.Sampler = _watched_sampler(points)  # type: ignore[misc]
