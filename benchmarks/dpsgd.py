@@ -10,7 +10,7 @@ over rounds of a method's CPU time over that of the ordinary step in the same ro
 freed, as CUDA's does: page faults are up to a tenth of the time otherwise, for any method, depending on what ran before
 (`--plain-malloc` leaves it as it is). Peak memory is that of a process of its own, with the allocator as it is.
 
-`batches` is what it costs that every user has a batch shape of their own: see `dpsgd_batches.py`.
+What rows of users cost beside ordinary ones, and beside padded batches: `rows.py`.
 
 On CUDA, GPT-2 and SmolLM2-135M sizes at several lengths: tokens per second at the largest batch that fits.
 """
@@ -31,7 +31,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from dpsgd_batches import batch_times, padding, ratios
 from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
@@ -72,9 +71,7 @@ def _cpu(rounds: int, keep: bool) -> dict[str, Any]:
             "peak_rss_mb": peaks,
             "peak_rss_ratio": round(peaks["ours"] / peaks["nonprivate"], 3),
         }
-        times = _in_a_process(keep, batch_times, adapter, rounds, _small_gpt2)
-        found[adapter]["batches"] = ratios(times)
-    return found | {"computed_for_a_real_token": padding()}
+    return found
 
 
 def _figures(times: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
