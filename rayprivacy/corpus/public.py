@@ -5,7 +5,9 @@ from a user's message is published without noise as soon as a synthetic text sta
 """
 
 import re
+from collections.abc import Iterator
 from importlib.resources import files
+from itertools import islice
 
 from rayprivacy.core.errors import ConfigError, CorpusError
 from rayprivacy.core.written import read_text
@@ -77,11 +79,19 @@ def first_sentences(text: str, count: int) -> str | None:
     'I thank Mr. Smith.'
     >>> first_sentences("I thank Mr. Smith. It is late", 2)
     """
+    end = next(islice(sentence_ends(text), count - 1, None), None)
+    return None if end is None else text[:end]
+
+
+def sentence_ends(text: str) -> Iterator[int]:
+    """Where sentences end, by the same rule; a rest that ends without a mark has no end.
+
+    >>> [*sentence_ends("It is late. I go"), *sentence_ends("no mark")]
+    [11]
+    """
     for mark in _MARK.finditer(text):
-        count -= _ends_sentence(text[: mark.start()], mark[0], text[mark.end() :])
-        if not count:
-            return text[: mark.end()]
-    return None
+        if _ends_sentence(text[: mark.start()], mark[0], text[mark.end() :]):
+            yield mark.end()
 
 
 def _ends_sentence(before: str, mark: str, rest: str) -> bool:
