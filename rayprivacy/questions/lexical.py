@@ -4,13 +4,18 @@ By bm25s with Snowball's stems of English and without its stop words. Document f
 that are given: released or public ones, never private ones, whose frequencies would be private statistics.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 
 import bm25s
 import numpy as np
 import numpy.typing as npt
 import Stemmer
+from bm25s.stopwords import STOPWORDS_EN
 
+from rayprivacy.questions.passages import Span
+
+_WORD = re.compile(r"\w+")
 _STEMMER = Stemmer.Stemmer("english")
 
 
@@ -20,6 +25,16 @@ def stems(texts: Iterable[str]) -> list[list[str]]:
         [*texts], stopwords="en", stemmer=_STEMMER, return_ids=False, show_progress=False
     )
     return found
+
+
+def placed_stems(text: str) -> list[tuple[str, Span]]:
+    """The stems of a text with the places of their words, without stop words.
+
+    >>> placed_stems("the early trains")
+    [('earli', (4, 9)), ('train', (10, 16))]
+    """
+    words = [(match[0].lower(), match.span()) for match in _WORD.finditer(text)]
+    return [(_STEMMER.stemWord(word), span) for word, span in words if word not in STOPWORDS_EN]
 
 
 class Bm25:
