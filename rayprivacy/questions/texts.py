@@ -71,8 +71,8 @@ class Texts:
             yield Named(number, own["title"][0].as_py(), own["row"].to_pylist(), document)
 
 
-def write_texts(table: pa.Table, path: Path) -> int:
-    """Write texts, those of a document together; returns how many there are, and writes nothing where there are none.
+def write_texts(table: pa.Table, path: Path) -> None:
+    """Write texts, those of a document together, but for empty ones.
 
     The second column, if there is one, names the document of a text. A text without one is its own document.
     """
@@ -91,9 +91,7 @@ def write_texts(table: pa.Table, path: Path) -> int:
     with pq.ParquetWriter(sink, found.schema, compression="zstd") as writer:
         for start, end in _groups(columns["document"].to_pylist()):
             writer.write_table(found.slice(start, end - start))
-    if order:
-        write_atomic(path, sink.getvalue().to_pybytes())
-    return len(order)
+    write_atomic(path, sink.getvalue().to_pybytes())
 
 
 def _groups(documents: Sequence[int]) -> Iterator[tuple[int, int]]:

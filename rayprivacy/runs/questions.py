@@ -83,7 +83,6 @@ class Folder:
             raise ConfigError(
                 f"{self.root} holds questions about another text, or by other settings: choose another --out."
             )
-        private_directory(self.root / _WORK)
         return "counts" in known
 
     @cached_property
@@ -115,6 +114,9 @@ def ask_public(
     with _named():
         require_no_run(corpus)
         stamp = check_source(corpus)
+    table = public_table(corpus, _OPTIONS)
+    if table["text"].null_count == len(table):
+        raise ConfigError(f"--public has no text in the column '{corpus.text}': name another with --text.")
     inputs = {
         "source": shown(corpus.source),
         "text": corpus.text,
@@ -125,10 +127,11 @@ def ask_public(
     with alone(made_folder(root, "--out")):
         folder = Folder(root, console)
         if folder.begin(inputs, resume):
+            shutil.rmtree(root / _WORK, ignore_errors=True)
             return dict(read_json(root / STAGES))
+        private_directory(root / _WORK)
         with folder.stage("texts"):
-            if not write_texts(public_table(corpus, _OPTIONS), folder.work(_TEXTS)):
-                raise ConfigError(f"--public has no text in the column '{corpus.text}': name another with --text.")
+            write_texts(table, folder.work(_TEXTS))
         texts = Texts(folder.work(_TEXTS).absolute(), settings.passages)
         asking = Asking(texts, settings, elsewhere=bool(corpus.labels))
         with folder.stage("questions"), ray_session(LOCAL):

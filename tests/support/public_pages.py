@@ -6,9 +6,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-_NAMES = "Alder Birch Cedar Dorn Elm Fawley Garnet Holm Iver Juniper Kestrel Linden Maple Norton Oakham Pryor".split()
-_WORKS = "mill bridge theatre tannery harbour brewery school library market chapel".split()
-_MONTHS = "January March April June July September November".split()
+_NAMES = [
+    *("Alder", "Birch", "Cedar", "Dorn", "Elm", "Fawley", "Garnet", "Holm"),
+    *("Iver", "Juniper", "Kestrel", "Linden", "Maple", "Norton", "Oakham", "Pryor"),
+]
+_WORKS = ["mill", "bridge", "theatre", "tannery", "harbour", "brewery", "school", "library", "market", "chapel"]
+_MONTHS = ["January", "March", "April", "June", "July", "September", "November"]
 
 
 def paragraphs(number: int, seed: int) -> list[str]:

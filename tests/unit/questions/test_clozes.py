@@ -41,7 +41,9 @@ def sentence_of(document, cloze):
     """The text and the place of the sentence that a cloze was made of."""
     before, after = (re.escape(part) for part in cloze.question.split(cloze.phrase, 1))
     for text in document.texts:
-        if cloze.question.count(cloze.phrase) == 1 and (match := re.search(f"{before}{re.escape(cloze.answer)}{after}", text)):
+        if cloze.question.count(cloze.phrase) == 1 and (
+            match := re.search(f"{before}{re.escape(cloze.answer)}{after}", text)
+        ):
             return text, match.span()
     return None
 
@@ -107,7 +109,9 @@ def test_the_best_passage_is_looked_for_within_the_document_alone():
 def test_an_entity_that_stands_twice_or_that_its_best_passage_lacks_is_no_answer():
     twice = Document(["In 1850 the mill burnt, and 1850 was a bad year.", "The year 1850 was bad for the mill."], CUT)
     assert [cloze.answer for cloze in asked(twice, elsewhere=True)] == ["1850"]  # of the second sentence alone
-    lacking = Document(["The old mill burnt down in 1850.", "An old mill burnt.", "What was in 1850 nobody knows."], CUT)
+    lacking = Document(
+        ["The old mill burnt down in 1850.", "An old mill burnt.", "What was in 1850 nobody knows."], CUT
+    )
     assert "The old mill burnt down in" not in " ".join(cloze.question for cloze in asked(lacking, elsewhere=True))
 
 
@@ -124,7 +128,9 @@ def test_a_page_of_one_passage_has_no_rest():
 
 
 def test_sentences_that_are_asked_about_are_neither_short_nor_long_nor_too_many():
-    text = " ".join(["Too short.", *(f"This one has just number {word}." for word in "abcdefghijkl"), "Long " * 70 + "."])
+    text = " ".join(
+        ["Too short.", *(f"This one has just number {word}." for word in "abcdefghijkl"), "Long " * 70 + "."]
+    )
     found = statements(text, EVIDENCE, random.Random(0))
     assert len(found) == EVIDENCE.most
     assert found == sorted(found)
