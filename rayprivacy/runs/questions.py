@@ -102,6 +102,8 @@ class Folder:
 
 def public_source(source: str, text: str, document: str | None) -> CorpusConfig:
     """Text that its owner declares public, and the column that says which document a row is of."""
+    if document == text:
+        raise ConfigError(f"--document is '{document}', which is --text too: name another column, or leave it out.")
     labels = [document] if document is not None else []
     return CorpusConfig.parse({"source": source, "text": text, "user": None, "labels": labels})
 

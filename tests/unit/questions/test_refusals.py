@@ -32,6 +32,7 @@ WRONG = {
     ),
     "a column of no text": (["--public", "pages.parquet", "--text", "txt"], "--text is 'txt', which is not a column"),
     "a column of no document": (["--public", "pages.parquet", "--document", "page"], "--document is 'page', which is"),
+    "one column for both": (["--public", "pages.parquet", "--document", "text"], "which is --text too"),
     "numbers in place of texts": (["--public", "numbers.parquet"], "--text names a column of type int64"),
     "texts that are empty": (["--public", "empty.parquet"], "--public has no text in the column 'text'"),
     "another key": (
