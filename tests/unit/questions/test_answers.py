@@ -25,6 +25,7 @@ def test_answers_are_normalised_as_by_squads_script(answer, expected):
 def test_f1_counts_each_word_as_often_as_it_stands():
     assert f1("new new york", "new york city") == pytest.approx(2 / 3)
     assert f1("new new york york", "new york") == pytest.approx(2 * 2 / 6)
+    assert f1("new new york", "new new jersey") == pytest.approx(2 * 2 / 6)
     assert f1("", "new") == f1("the", "new") == 0
     assert exact_match("the Broncos", "Broncos!") == 1
     assert exact_match("broncos broncos", "Broncos") == 0

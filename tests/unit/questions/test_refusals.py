@@ -77,14 +77,12 @@ def test_rules_serve_where_the_model_is_missing(monkeypatch):
     assert settings.QuestionsConfig().decided().entities == "spacy"
 
 
-def make_run(folder, *, cleaned=False):
-    """What tells a run directory: a finished one, or one whose private side is there."""
-    folder.mkdir(parents=True)
-    (folder / "recipe.yaml").write_text("method: generator")
-    if cleaned:
-        (folder / "certificate.json").write_text(json.dumps({}))
-    else:
-        (folder / "private").mkdir()
+def make_run(folder, *, finished):
+    """What tells a run directory: a certificate, or a recipe beside a private side."""
+    (folder / "private" / "source").mkdir(parents=True)
+    (folder / ("certificate.json" if finished else "recipe.yaml")).write_text("{}")
+    for path in (folder / "synthetic.parquet", folder / "private" / "source" / "part.parquet"):
+        write_pages(path, 1)
     return folder
 
 
@@ -100,13 +98,10 @@ INSIDE = {
 }
 
 
-@pytest.mark.parametrize("cleaned", [False, True])
+@pytest.mark.parametrize("finished", [False, True])
 @pytest.mark.parametrize("case", INSIDE)
-def test_text_of_a_run_is_not_public(case, cleaned, tmp_path):
-    run = make_run(tmp_path / "runs" / "chat", cleaned=cleaned)
-    (run / "private" / "source").mkdir(parents=True)
-    for path in (run / "synthetic.parquet", run / "private" / "source" / "part.parquet"):
-        write_pages(path, 1)
+def test_text_of_a_run_is_not_public(case, finished, tmp_path):
+    run = make_run(tmp_path / "runs" / "chat", finished=finished)
     os.symlink(run / "synthetic.parquet", tmp_path / "link.parquet")
     os.symlink(run, tmp_path / "linked")
     found = said(tmp_path, "--public", INSIDE[case](tmp_path / "runs"))
