@@ -16,7 +16,19 @@ from typing import TYPE_CHECKING, Any
 from rayprivacy.core.console import share_cores
 
 if TYPE_CHECKING:
-    from rayprivacy.api import Result, audit, clean, evaluate, load_recipe, method_names, plan, report, run, tune
+    from rayprivacy.api import (
+        Result,
+        ask_questions,
+        audit,
+        clean,
+        evaluate,
+        load_recipe,
+        method_names,
+        plan,
+        report,
+        run,
+        tune,
+    )
     from rayprivacy.core.errors import (
         BudgetRefusedError,
         ClusterError,
@@ -74,6 +86,7 @@ __all__ = [
     "StorageError",
     "Tagger",
     "__version__",
+    "ask_questions",
     "audit",
     "clean",
     "evaluate",

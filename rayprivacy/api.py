@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from rayprivacy.auditing.settings import check_shadows
+from rayprivacy.core.console import cores
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import Json, at_home, made_folder, private_directory, read_json
 from rayprivacy.core.storage import Mirror
@@ -29,7 +30,19 @@ if TYPE_CHECKING:
     from rayprivacy.runs.outline import Outline
     from rayprivacy.tuning.outcome import Outcome
 
-__all__ = ["Result", "audit", "clean", "evaluate", "load_recipe", "method_names", "plan", "report", "run", "tune"]
+__all__ = [
+    "Result",
+    "ask_questions",
+    "audit",
+    "clean",
+    "evaluate",
+    "load_recipe",
+    "method_names",
+    "plan",
+    "report",
+    "run",
+    "tune",
+]
 
 
 @dataclass(frozen=True)
@@ -287,6 +300,46 @@ def evaluate(
     found["notes"] += untold
     if folder is not None:
         write_evaluation(folder, found)
+    return found
+
+
+def ask_questions(
+    public: str,
+    out: str | Path,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    *,
+    text: str = "text",
+    document: str | None = None,
+    actors: int | None = None,
+    resume: bool = False,
+    console: Console | None = None,
+) -> Json:
+    """Ask questions about text that is declared public; returns the content of `stages.json`.
+
+    Args:
+        public: a Parquet, JSONL or CSV file, or a folder of them; nothing of a run directory.
+        out: folder for the questions.
+        overrides: keys of `questions`, as a mapping of dotted keys to values, or `key.path=value` strings.
+        text: the column of the text.
+        document: a column of the document of each text: a sentence is asked of the rest of its document then.
+        actors: processes that ask; one a core when left out. They change nothing in what is written.
+        resume: finish what a killed process has begun there.
+        console: where progress is shown.
+
+    Raises:
+        ConfigError: a setting is wrong, a package is missing, or the text is not public or cannot be read.
+    """
+    from rayprivacy.questions.settings import parse_questions
+    from rayprivacy.runs.files import overridden
+
+    settings = parse_questions(overridden({}, overrides))  # what follows takes seconds to import
+    from rayprivacy.reporting.questions_card import write_questions_card
+    from rayprivacy.runs.questions import ask_public, public_source
+
+    folder, source = at_home(out), public_source(public, text, document)
+    shown_at = console or Console(stderr=True)
+    found = ask_public(source, settings, folder, actors=actors or cores(), resume=resume, console=shown_at)
+    write_questions_card(folder)
     return found
 
 

@@ -5,13 +5,17 @@ from a user's message is published without noise as soon as a synthetic text sta
 """
 
 import re
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
+from itertools import islice
+
+import pyarrow as pa
 
 from rayprivacy.core.errors import ConfigError, CorpusError
 from rayprivacy.core.written import read_text
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.sources import check_source, read_share, sealed
-from rayprivacy.corpus.users import stripped_texts
+from rayprivacy.corpus.users import canonical_labels, stripped_texts
 
 
 def load_prompts(path: str | None = None) -> list[str]:
@@ -44,22 +48,36 @@ def public_rows(source: str, column: str, label: str, block: str, label_key: str
 
 
 def _read(config: CorpusConfig, block: str, label_key: str) -> list[tuple[str, ...]]:
+    """Text and labels of the rows that have all of them."""
+    named = {"source": f"{block}.source", "text": f"{block}.text", "labels": label_key}
+    columns = [column.to_pylist() for column in public_table(config, named)]
+    return [row for row in zip(*columns, strict=True) if all(row)]
+
+
+def public_table(config: CorpusConfig, named: Mapping[str, str]) -> pa.Table:
+    """Text and labels of a public source, in its order, stripped; null where there is none. Errors call the keys of a
+    corpus as `named` has it.
+    """
     try:
-        return _rows(config)
+        return _table(config)
     except CorpusError as error:
         message = str(error)
-    for name, own in (("source", f"{block}.source"), ("text", f"{block}.text"), ("labels", label_key)):
-        message = message.replace(f"corpus.{name}", own)
+    for key, own in named.items():
+        message = message.replace(f"corpus.{key}", own)
     raise ConfigError(message)
 
 
 @sealed("reading public text")
-def _rows(config: CorpusConfig) -> list[tuple[str, ...]]:
-    """Text and labels of the rows that have all of them."""
-    pieces = list(read_share(config, 0, 1, check_source(config)))
-    names = ("text", *config.labels)
-    columns = [[text for piece in pieces for text in stripped_texts(piece[name]).to_pylist()] for name in names]
-    return [row for row in zip(*columns, strict=True) if all(row)]
+def _table(config: CorpusConfig) -> pa.Table:
+    schema = pa.schema([(name, pa.large_string()) for name in ("text", *config.labels)])
+    pieces = read_share(config, 0, 1, check_source(config))
+    return pa.concat_tables([schema.empty_table(), *(_stripped(piece, schema) for piece in pieces)])
+
+
+def _stripped(piece: pa.Table, schema: pa.Schema) -> pa.Table:
+    labels = {name: canonical_labels(piece[name], name) for name in schema.names[1:]}
+    columns = {"text": piece["text"], **labels}
+    return pa.table({name: stripped_texts(column) for name, column in columns.items()}, schema=schema)
 
 
 _CLOSING, _OPENING = "\"'\u201d\u2019)]", "\"'\u201c\u2018(["
@@ -77,11 +95,19 @@ def first_sentences(text: str, count: int) -> str | None:
     'I thank Mr. Smith.'
     >>> first_sentences("I thank Mr. Smith. It is late", 2)
     """
+    end = next(islice(sentence_ends(text), count - 1, None), None)
+    return None if end is None else text[:end]
+
+
+def sentence_ends(text: str) -> Iterator[int]:
+    """Where sentences end, by the same rule; a rest that ends without a mark has no end.
+
+    >>> [*sentence_ends("It is late. I go"), *sentence_ends("no mark")]
+    [11]
+    """
     for mark in _MARK.finditer(text):
-        count -= _ends_sentence(text[: mark.start()], mark[0], text[mark.end() :])
-        if not count:
-            return text[: mark.end()]
-    return None
+        if _ends_sentence(text[: mark.start()], mark[0], text[mark.end() :]):
+            yield mark.end()
 
 
 def _ends_sentence(before: str, mark: str, rest: str) -> bool:

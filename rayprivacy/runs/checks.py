@@ -1,8 +1,14 @@
 """Checks of a recipe that cost nothing, made before there is even an account."""
 
+import os
+from pathlib import PurePosixPath
+
+from pyarrow import fs
+
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.uris import shown
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.sources import CHITCHAT, check_source
+from rayprivacy.corpus.sources import CHITCHAT, check_source, filesystem_of, locate
 from rayprivacy.corpus.tables import Table, table_of
 from rayprivacy.evaluation.settings import require_extra
 from rayprivacy.evaluation.texts import LEAST_TEXTS
@@ -12,6 +18,7 @@ from rayprivacy.runs.plan import Plan
 from rayprivacy.runs.recipe import Recipe
 
 DATASET = "dataset"  # a corpus that is handed over
+_RUN, _BESIDE = ("recipe.yaml", "space.json"), ("private", "manifest.json")  # of a run, in a folder or in a store
 
 
 def check_recipe(method: Method, recipe: Recipe, plan: Plan, *, measured: bool = True) -> None:
@@ -56,4 +63,24 @@ def check_comparison(recipe: Recipe) -> None:
         raise ConfigError(
             f"generation.texts is {recipe.generation.texts}, and evaluation.compare needs at least {LEAST_TEXTS}: raise"
             " it, or set evaluation.compare to 0."
+        )
+
+
+def require_no_run(corpus: CorpusConfig) -> None:
+    """Refuse a public source of which a file lies in a run directory, whatever links lead there."""
+    if corpus.source == CHITCHAT:
+        return
+    filesystem, path = filesystem_of(corpus.source)
+    is_local = isinstance(filesystem, fs.LocalFileSystem)
+    files = (os.path.realpath(file) if is_local else file for file in (path, *locate(corpus).paths))
+    folders = {str(folder) for file in files for folder in (PurePosixPath(file), *PurePosixPath(file).parents)}
+
+    def has(folder: str, *names: str) -> bool:
+        found = filesystem.get_file_info([f"{folder}/{name}" for name in names])
+        return any(info.type != fs.FileType.NotFound for info in found)
+
+    if any(has(each, "certificate.json") or (has(each, *_RUN) and has(each, *_BESIDE)) for each in folders):
+        raise ConfigError(
+            f"corpus.source is '{shown(corpus.source)}', which lies in a run directory or holds one, and what a run"
+            " writes comes of private text: name text that was public before."
         )

@@ -189,7 +189,7 @@ def attempt(root: Path, is_charged: Callable[[], bool]) -> Iterator[None]:
     """
     missing = [folder for folder in (root, *root.parents) if not folder.exists()]
     made_folder(root, "the run directory (--out)")
-    with _alone(private_directory(root)):
+    with alone(private_directory(root)):
         there = {*root.iterdir()}
         try:
             yield
@@ -206,7 +206,7 @@ def _has_worked(root: Path) -> bool:
 
 
 @contextmanager
-def _alone(root: Path) -> Iterator[None]:
+def alone(root: Path) -> Iterator[None]:
     """Refuse a second process in a folder; the lock goes with the process. Where a file system has none, do without."""
     handle, until = os.open(root, os.O_RDONLY), time.monotonic() + _PATIENCE
     try:

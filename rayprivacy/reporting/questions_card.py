@@ -1,0 +1,65 @@
+"""The data card of a question set: `README.md` in the form of the Hugging Face hub, protection first."""
+
+import textwrap
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import yaml
+
+from rayprivacy.core.files import SHARED, read_json, write_atomic
+from rayprivacy.questions.table import ORIGIN
+from rayprivacy.reporting.cards import SIZES
+from rayprivacy.reporting.format import markdown
+
+TITLE = "Questions with answers and evidence"
+LOAD = """\
+from datasets import load_dataset
+questions = load_dataset("parquet", data_files="questions.parquet")"""
+CLOZES = (
+    "Questions are clozes after C-MORE (Yue et al., 2022): a sentence in which a name, a date or a number has become a"
+    " phrase that asks for it. {where} No person has looked at them, and they are worded as statements are."
+)
+WHERE = {
+    True: "The passage is another one of the sentence's document, by BM25: it may not say what the sentence does.",
+    False: "The passage is the one that the sentence stands in: the answer is right, and easy to find.",
+}
+FILES = (
+    "`kept` leaves out questions that are written like an earlier one; the other files have what is kept. `split` is"
+    " drawn by document, and `pairs.jsonl` has the training part alone."
+)
+_KINDS = {"squad": "question-answering", "beir": "text-retrieval"}
+
+
+def write_questions_card(folder: Path) -> Path:
+    """Write the card of a question set that is whole."""
+    found = read_json(folder / "stages.json")
+    table = folder / "questions.parquet"
+    file, counts, inputs = pq.read_metadata(table), found["counts"], found["inputs"]
+    origin = file.metadata[ORIGIN].decode()
+    front = {
+        "pretty_name": TITLE,
+        "task_categories": [*_KINDS.values()],
+        "size_categories": [next((name for power, name in enumerate(SIZES, 3) if file.num_rows < 10**power), "n>1T")],
+        "tags": ["synthetic-text", "rayprivacy"],
+        "configs": [{"config_name": "default", "data_files": table.name}],
+    }
+    columns = ", ".join(markdown(name) for name in file.schema.to_arrow_schema().names)
+    parts = [
+        f"---\n{yaml.safe_dump(front, sort_keys=False)}---",
+        f"# {TITLE}",
+        "## Protection",
+        f"> **None: {origin}.**",
+        "Whoever may not read the text may not read the questions. There is no certificate.",
+        "## What it is",
+        CLOZES.format(where=WHERE[inputs["document"] is not None]),
+        "\n".join(f"- {name}: {count:,}" for name, count in counts.items()),
+        f"Columns: {columns}. {FILES}",
+        f"Entities were found by {inputs['questions']['entities']}.",
+        "## How to load it",
+        textwrap.indent(LOAD, "    "),
+        "## Limits",
+        "It repeats the biases and mistakes of the text, whose licence applies as well.",
+    ]
+    card = folder / "README.md"
+    write_atomic(card, ("\n\n".join(parts) + "\n").encode(), SHARED)
+    return card
