@@ -30,6 +30,11 @@ def features(asked: Asked, theta: Array) -> Array:
     )
 
 
+def chances(values: Array) -> Array:
+    """Log-odds as probabilities."""
+    return np.asarray(1 / (1 + np.exp(-np.clip(values, -50, 50))))
+
+
 class Estimator:
     """The network and its optimiser.
 
@@ -52,7 +57,18 @@ class Estimator:
         return self._layers(seen)[-1][:, 0] + seen[:, -1]
 
     def learn(self, seen: Array, wrong: Array) -> None:
-        """One step of Adam down the gradient of a loss, which is given by the values, [questions]."""
+        """One step of Adam down a loss, of which the gradient by the values is given, [questions]."""
+        self._steps += 1
+        for each, gradient, (first, second) in zip(
+            self._all(), self.gradients(seen, wrong), self._moments, strict=True
+        ):
+            first += (1 - _DECAY) * (gradient - first)
+            second += (1 - _SQUARED) * (gradient**2 - second)
+            mean, square = first / (1 - _DECAY**self._steps), second / (1 - _SQUARED**self._steps)
+            each -= self._rate * mean / (np.sqrt(square) + _TINY)
+
+    def gradients(self, seen: Array, wrong: Array) -> list[Array]:
+        """The same by each weight of the layers, and then by each bias."""
         inputs = self._layers(seen)
         weights, biases = [], []
         back = wrong[:, None]
@@ -62,14 +78,7 @@ class Estimator:
             if layer:
                 passed = (back @ self._weights[layer].T)[:, :_HIDDEN]
                 back = passed * (1 - inputs[layer][:, :_HIDDEN] ** 2)
-        self._steps += 1
-        for each, gradient, (first, second) in zip(
-            self._all(), [*weights[::-1], *biases[::-1]], self._moments, strict=True
-        ):
-            first += (1 - _DECAY) * (gradient - first)
-            second += (1 - _SQUARED) * (gradient**2 - second)
-            mean, square = first / (1 - _DECAY**self._steps), second / (1 - _SQUARED**self._steps)
-            each -= self._rate * mean / (np.sqrt(square) + _TINY)
+        return [*weights[::-1], *biases[::-1]]
 
     def _all(self) -> list[Array]:
         return [*self._weights, *self._biases]
@@ -88,19 +97,19 @@ def misplaced(asked: Asked, dice: np.random.Generator) -> Asked:
     """The same questions about another sentence of their passage, drawn; those of one sentence are left out."""
     others = asked.real.copy()
     others[np.arange(len(asked)), asked.evidence] = False
-    some = others.any(axis=1)
+    some = np.flatnonzero(others.any(axis=1))
     keys = np.where(others, dice.random(others.shape), -1)
     return asked.about(keys.argmax(axis=1))[some]
 
 
 def as_classes(good: Array, bad: Array) -> tuple[Array, Array]:
     """Gradients of the cross-entropy of two classes, by the values of both."""
-    return -1 / (1 + np.exp(good)), 1 / (1 + np.exp(-bad))
+    return chances(good) - 1, chances(bad)
 
 
 def as_ranking(good: Array, bad: Array) -> tuple[Array, Array]:
     """Gradients of max(0, margin + bad - good) of probabilities, by the values of both."""
-    good, bad = 1 / (1 + np.exp(-good)), 1 / (1 + np.exp(-bad))
+    good, bad = chances(good), chances(bad)
     counts = (_MARGIN + bad - good > 0).astype(np.float32)
     return -counts * good * (1 - good), counts * bad * (1 - bad)
 
@@ -113,5 +122,5 @@ def contrasted(
     for _ in range(_STEPS):
         one, other = (side[dice.integers(len(side), size=_BATCH)] for side in (good, bad))
         pulls = loss(found(one), found(other))
-        found.learn(np.concatenate([one, other]), np.concatenate(pulls) / (2 * _BATCH))
+        found.learn(np.concatenate([one, other]), np.concatenate(pulls, dtype=np.float32) / np.float32(2 * _BATCH))
     return found

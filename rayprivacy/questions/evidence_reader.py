@@ -57,7 +57,7 @@ class SentenceVectors:
     def __call__(self, texts: Sequence[Sequence[int]]) -> Array:
         """The vectors of texts, given as their token ids, all of one length, [texts, width]."""
         found = self._sums(texts) - self.mean
-        return found * (_LENGTH / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9))
+        return np.asarray(found * (_LENGTH / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9)))
 
     def _sums(self, texts: Sequence[Sequence[int]]) -> Array:
         found = np.zeros((len(texts), self.tokens.shape[1]), dtype=np.float32)
@@ -131,7 +131,7 @@ def probabilities(theta: Array, asked: Asked) -> Array:
     """The same as probabilities that sum to 1 over the sentences of a passage."""
     found = scores(theta, asked)
     found = np.exp(found - found.max(axis=-1, keepdims=True))
-    return found / found.sum(axis=-1, keepdims=True)
+    return np.asarray(found / found.sum(axis=-1, keepdims=True))
 
 
 def gradients(theta: Array, asked: Asked, weights: Array) -> Array:

@@ -19,14 +19,13 @@ def top(scores: npt.NDArray[np.floating], share: float) -> Mask:
     return kept
 
 
-def distinct(places: Sequence[tuple[int, str]]) -> Mask:
-    """The first of questions that are the same words about the same passage, as (passage, question)."""
-    seen: set[tuple[int, ...] | tuple[int, str]] = set()
-    kept = np.zeros(len(places), dtype=bool)
-    for row, (passage, question) in enumerate(places):
-        key = passage, " ".join(words(question))
-        kept[row] = key not in seen
-        seen.add(key)
+def distinct(questions: Sequence[str]) -> Mask:
+    """The first of those that are the same words."""
+    first: dict[tuple[str, ...], int] = {}
+    for row, question in enumerate(questions):
+        first.setdefault(tuple(words(question)), row)
+    kept = np.zeros(len(questions), dtype=bool)
+    kept[[*first.values()]] = True
     return kept
 
 

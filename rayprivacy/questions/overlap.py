@@ -24,11 +24,9 @@ class Idf:
     @staticmethod
     def of(documents: Iterable[Iterable[Hashable]]) -> "Idf":
         """The table of documents that are given as their words, or as their token ids."""
-        seen: Counter[Hashable] = Counter()
-        number = 0
-        for number, document in enumerate(documents, 1):
-            seen.update(set(document))
-        rarest = number + 1
+        distinct = [set(document) for document in documents]
+        seen = Counter(word for document in distinct for word in document)
+        rarest = len(distinct) + 1
         return Idf({word: math.log(rarest / (count + 0.5)) for word, count in seen.items()}, math.log(rarest / 0.5))
 
     def __getitem__(self, word: Hashable) -> float:

@@ -12,43 +12,18 @@ Nothing here reads private text: questions are about released or public passages
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.private import Seal
-from rayprivacy.questions.estimator import Estimator, features
+from rayprivacy.questions.estimator import Estimator, chances, features
 from rayprivacy.questions.evidence_reader import Array, Asked, Numbers, accuracies, gradients, losses
+from rayprivacy.questions.value_settings import ValueConfig
 from rayprivacy.work.mapping import in_actors
 
 _SEAL = Seal(RayPrivacyError, "no value was written, run again with --resume")
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """How values are learnt.
-
-    Attributes:
-        iterations: of an estimator.
-        batch: questions of an iteration.
-        inner_steps, inner_batch, inner_rate: plain SGD of a reader on a selection.
-        learning_rate: of the estimator.
-        rollouts: selections of an iteration, at least two.
-        estimators: whose values are averaged.
-        reward: what a reader gains on annotations, in exact matches or in log-probability.
-    """
-
-    iterations: int = 600
-    batch: int = 80
-    inner_steps: int = 20
-    inner_batch: int = 4
-    inner_rate: float = 1.0
-    learning_rate: float = 0.001
-    rollouts: int = 8
-    estimators: int = 4
-    reward: Literal["em", "loss"] = "em"
 
 
 @dataclass(frozen=True)
@@ -59,13 +34,13 @@ class Feedback:
         start: the reader before it is trained.
         written: the questions that are selected from.
         annotated: what rewards are read from, and nothing else is.
-        rounds: the settings.
+        settings: of the value.
     """
 
     start: Array
     written: Asked
     annotated: Asked
-    rounds: Rounds
+    settings: ValueConfig
 
     def rewards(self, chosen: Numbers, taken: Array, order: Numbers) -> npt.NDArray[np.float64]:
         """The reward of each selection of a batch.
@@ -82,7 +57,7 @@ class Feedback:
         theta = np.repeat(self.start[None], len(taken), axis=0)
         batch = self.written[chosen]
         for places in order:
-            theta -= self.rounds.inner_rate * gradients(theta, batch[places], taken[:, places])
+            theta -= self.settings.inner_rate * gradients(theta, batch[places], taken[:, places])
         return theta
 
     @cached_property
@@ -90,7 +65,7 @@ class Feedback:
         return self._score(self.start[None])
 
     def _score(self, theta: Array) -> npt.NDArray[np.float64]:
-        return accuracies(theta, self.annotated) if self.rounds.reward == "em" else -losses(theta, self.annotated)
+        return accuracies(theta, self.annotated) if self.settings.reward == "em" else -losses(theta, self.annotated)
 
 
 def direction(values: Array, taken: Array, rewards: npt.NDArray[np.float64]) -> Array:
@@ -101,8 +76,8 @@ def direction(values: Array, taken: Array, rewards: npt.NDArray[np.float64]) -> 
         taken: the selections that were drawn, [selections, batch].
         rewards: of each selection.
     """
-    others = (rewards.sum() - rewards) / (len(rewards) - 1)
-    surprise = taken - 1 / (1 + np.exp(-values))
+    others = (rewards.sum() - rewards) / max(1, len(rewards) - 1)
+    surprise = taken - chances(values)
     return np.asarray(((rewards - others)[:, None] * surprise).mean(axis=0, dtype=np.float32))
 
 
@@ -120,24 +95,24 @@ class Learning:
 
     def __call__(self, number: int, seed: int) -> Array:
         """The values of all written questions, as log-odds, by the estimator of a number."""
-        rounds, dice = self.feedback.rounds, np.random.default_rng([seed, number])
-        estimator = Estimator(self.seen.shape[1], rounds.learning_rate, dice)
-        size = min(rounds.batch, len(self.seen))
-        for _ in range(rounds.iterations):
+        settings, dice = self.feedback.settings, np.random.default_rng([seed, number])
+        estimator = Estimator(self.seen.shape[1], settings.learning_rate, dice)
+        size = min(settings.batch, len(self.seen))
+        for _ in range(settings.iterations):
             chosen = dice.choice(len(self.seen), size, replace=False)
-            order = _order(size, rounds, dice)
+            order = _order(size, settings, dice)
             values = estimator(self.seen[chosen])
-            taken = (dice.random((rounds.rollouts, size)) < 1 / (1 + np.exp(-values))).astype(np.float32)
+            taken = (dice.random((settings.rollouts, size)) < chances(values)).astype(np.float32)
             rewards = self.feedback.rewards(chosen, taken, order)
             estimator.learn(self.seen[chosen], -direction(values, taken, rewards))
         return estimator(self.seen)
 
 
-def _order(size: int, rounds: Rounds, dice: np.random.Generator) -> Numbers:
+def _order(size: int, settings: ValueConfig, dice: np.random.Generator) -> Numbers:
     """Places of a batch, each once before any comes again."""
-    wanted = rounds.inner_steps * rounds.inner_batch
-    rounds_of_all = [dice.permutation(size) for _ in range(-(-wanted // size))]
-    return np.concatenate(rounds_of_all)[:wanted].reshape(rounds.inner_steps, rounds.inner_batch)
+    wanted = settings.inner_steps * settings.inner_batch
+    turns = [dice.permutation(size) for _ in range(-(-wanted // size))]
+    return np.concatenate(turns)[:wanted].reshape(settings.inner_steps, settings.inner_batch)
 
 
 def _same(learning: Learning) -> Callable[[int, int], Array]:
@@ -152,13 +127,13 @@ def values(learning: Learning, seed: int, actors: int = 0) -> npt.NDArray[np.flo
         seed: public.
         actors: how many estimators are learnt at a time, each in an actor; with 0, one after another in this process.
     """
-    asked = [(number, seed) for number in range(learning.feedback.rounds.estimators)]
+    asked = [(number, seed) for number in range(learning.feedback.settings.estimators)]
     found = (
         dict(in_actors(_same, learning, asked, "learning the value of questions", _SEAL, actors))
         if actors
         else {number: learning(number, seed) for number, _ in asked}
     )
-    return np.mean([ranks(found[number]) for number, _ in asked], axis=0)
+    return np.asarray(np.mean([ranks(found[number]) for number, _ in asked], axis=0))
 
 
 def ranks(scores: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
