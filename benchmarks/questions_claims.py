@@ -154,7 +154,7 @@ _QVE: tuple[tuple[str, tuple[str, ...], str, tuple[str, ...], Callable[[float, f
     ("{one} is above {other} by 2 points", ("asked",), "none", ("+D^t",), lambda gap, error: gap >= 0.02),
     ("{one} is at most an error below {other}", ("asked",), VALUE, ("none", "random", "roundtrip"), _within_one_error),
     ("{one} is at most 1 point below {other}", ("asked",), "measured", ("none",), _within(1)),
-    ("{one} is above {other}", (), VALUE, ("+D^t", *FIXED[:6], "begun", "measured"), _above),
+    ("{one} is above {other}", (), VALUE, ("+D^t", *FIXED[:6], "begun", "value em", "measured"), _above),
     ("{one} is above {other}", (), "none", ("+D^t",), _above),
     ("{one} is above {other}", (), "+D^t", ("theta0", "overlap"), _above),
     ("{one} is above {other}", (), "ranking", ("classifier",), _above),

@@ -1,12 +1,13 @@
 """The value of questions (QVE; Yue et al., ACL 2022, table 7.2 of the thesis) beside other ways to choose among them.
 
-    python benchmarks/questions_table.py --system qve --data DIR [--noise 0.4 0.2 0] [--asked FILE] --json
+    python benchmarks/questions_table.py --system qve --data DIR --work WORK [--noise 0.4 0.2 0] [--asked FILE] --json
 
 An evidence reader learns from 200 public questions (`theta0`), then from a selection of 4,000 questions of other
 articles of which a share was moved to another sentence of their passage, then from 623 annotations (`+D^t`: without
 those in the middle), and is tested on the other 24 articles of XQuAD. A seed draws the 200, the 4,000, what is moved
 and all that is learnt; an accuracy is the mean of three orders of training. `begun` are the log-odds that values begin
-at, without any reward; `overlap` is idf overlap alone, without a reader.
+at, without any reward; `value em` has the published reward; `overlap` is idf overlap alone, without a reader. Trials
+that are in WORK already are not run again.
 
 `measured` learns its values from three fifths of the annotated articles, and is chosen on the others.
 
@@ -16,8 +17,9 @@ people's questions about the same sentences.
 """
 
 import argparse
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -124,7 +126,7 @@ class Trial:
         dice = self._dice(1)
         return trained(beginning(), self.sets.source[dice.permutation(len(self.sets.source))[:SOURCE]], dice, EPOCHS)
 
-    def columns(self, theta: Array, annotated: Asked, value: bool = True) -> tuple[dict[str, npt.NDArray[Any]], Array]:
+    def columns(self, theta: Array, annotated: Asked) -> tuple[dict[str, npt.NDArray[Any]], Array]:
         """What is known of each written question by some annotations, and the reader of these."""
         dice = self._dice(2)
         reader = trained(theta, annotated, dice, EPOCHS)
@@ -138,7 +140,7 @@ class Trial:
         }
         if self.name == "asked" and self.sets.likelihood is not None:
             found["likelihood"] = self.sets.likelihood
-        return found | ({"value": values(learning, self.seed)} if value else {}), reader
+        return found | {"value": values(learning, self.seed)}, reader
 
     def rows(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """A row for each arm, and what values say of the questions."""
@@ -146,7 +148,7 @@ class Trial:
         columns, reader = self.columns(theta, self.sets.annotated)
         arms = candidates(columns, SHARE, self._dice(3))
         arms |= {f"value {share:.0%}": top(columns["value"], share) for share in (0.2, 0.5)}
-        arms |= {"begun": top(columns["begun"], SHARE)}
+        arms |= {"begun": top(columns["begun"], SHARE), "value em": top(self.with_em(theta, reader), SHARE)}
         if self.clean is not None and not self.clean.all():
             arms |= {"oracle": self.clean}
         readers = {name: self.served(theta, self.written[kept]) for name, kept in arms.items()}
@@ -160,6 +162,11 @@ class Trial:
         found = [self._row(name, np.stack(each)) for name, each in (readers | {"overlap": [overlap]}).items()]
         said = {"seed": self.seed, "measured": chosen[0], "judged": figures}
         return found, said | (self._said(columns, theta) if "oracle" in arms else {})
+
+    def with_em(self, theta: Array, reader: Array) -> npt.NDArray[np.float64]:
+        """Values by the published reward and rate."""
+        published = self.settings.model_copy(update={"reward": "em", "inner_rate": 1.0})
+        return values(Learning.of(Feedback(theta, self.written, self.sets.annotated, published), reader), self.seed)
 
     def served(self, theta: Array, kept: Asked, annotated: Asked | None = None) -> list[Array]:
         """Readers that learn from questions and then from annotations, in several orders."""
@@ -190,13 +197,14 @@ class Trial:
         found: dict[str, Any] = {f"auc_{name}": area(columns[name], self.clean) for name in columns}
         found |= {"auc": found.pop("auc_value"), "kept_corrupted": float((~self.clean[kept]).mean())}
         found |= {"roundtrip_kept": float(columns["roundtrip"].mean())}
-        nothing = Learning.of(Feedback(theta, self.written, self.sets.annotated, self.settings), beginning())
-        found |= {"auc_from_nothing": area(values(nothing, self.seed), self.clean)}
         if self.name == "40%":
-            curve = {str(len(self.sets.annotated)): found["auc"]}
-            for count in FEWER:
-                some = self.sets.annotated[self._dice(11).permutation(len(self.sets.annotated))[:count]]
-                curve[str(count)] = area(self.columns(theta, some)[0]["value"], self.clean)
+            one, whole = self.settings.model_copy(update={"estimators": 1}), self.sets.annotated
+            nothing = Learning.of(Feedback(theta, self.written, whole, one), beginning())
+            found |= {"auc_from_nothing": area(values(nothing, self.seed), self.clean)}
+            order, curve = self._dice(11).permutation(len(whole)), {}
+            for count in (*FEWER, len(whole)):
+                known, _ = replace(self, settings=one).columns(theta, whole[order[:count]])
+                curve[str(count)] = area(known["value"], self.clean)
             found |= {"auc_by_annotations": curve}
         return found
 
@@ -270,16 +278,17 @@ def table(data: Path, seeds: Sequence[int], words: Sequence[str]) -> dict[str, A
     parser = argparse.ArgumentParser()
     parser.add_argument("--noise", type=float, nargs="*", default=[0.4, 0.2, 0.0])
     parser.add_argument("--asked", type=Path)
-    parser.add_argument("--reward", choices=("em", "loss"), default="em")
+    parser.add_argument("--work", type=Path, required=True)
     arguments = parser.parse_args(words)
-    found, settings = sets(data, arguments.asked), ValueConfig(reward=arguments.reward)
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    found, settings = sets(data, arguments.asked), ValueConfig()
     trials = [planted(found, share, seed, settings) for share in arguments.noise for seed in seeds]
     if found.asked is not None:
         trials += [Trial(found, "asked", seed, found.asked, None, settings) for seed in seeds]
     rows: list[dict[str, Any]] = []
     said: dict[str, list[dict[str, Any]]] = {}
     for trial in trials:
-        own, of_values = trial.rows()
+        own, of_values = _kept(trial, arguments.work)
         rows += own
         said.setdefault(trial.name, []).append(of_values)
     return {
@@ -292,6 +301,14 @@ def table(data: Path, seeds: Sequence[int], words: Sequence[str]) -> dict[str, A
         "paper_em": QVE_PAPER,
         "rows": rows,
     }
+
+
+def _kept(trial: Trial, work: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    path = work / f"qve-{trial.name.rstrip('%')}-{trial.seed}.json"
+    if not path.exists():
+        path.write_text(json.dumps(trial.rows(), allow_nan=False))
+    own, said = json.loads(path.read_text())
+    return own, said
 
 
 def means(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
