@@ -279,9 +279,12 @@ def table(data: Path, seeds: Sequence[int], words: Sequence[str]) -> dict[str, A
     parser.add_argument("--noise", type=float, nargs="*", default=[0.4, 0.2, 0.0])
     parser.add_argument("--asked", type=Path)
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--iterations", type=int, default=ValueConfig().iterations)
+    parser.add_argument("--estimators", type=int, default=ValueConfig().estimators)
     arguments = parser.parse_args(words)
     arguments.work.mkdir(parents=True, exist_ok=True)
-    found, settings = sets(data, arguments.asked), ValueConfig()
+    settings = ValueConfig(iterations=arguments.iterations, estimators=arguments.estimators)
+    found = sets(data, arguments.asked)
     trials = [planted(found, share, seed, settings) for share in arguments.noise for seed in seeds]
     if found.asked is not None:
         trials += [Trial(found, "asked", seed, found.asked, None, settings) for seed in seeds]
@@ -299,7 +302,7 @@ def table(data: Path, seeds: Sequence[int], words: Sequence[str]) -> dict[str, A
         "values": said,
         "speed": speed(trials[0]),
         "paper_em": QVE_PAPER,
-        "rows": rows,
+        "rows": [{name: each for name, each in row.items() if "article" not in name} for row in rows],
     }
 
 

@@ -1,6 +1,6 @@
 """Tables of question answering, after chapters 4 to 7 of Yue's thesis (2023), on data that is to be had.
 
-    python benchmarks/questions_table.py --system qve --data DIR --seeds 0 1 2 3 4 --json
+    python benchmarks/questions_table.py --system qve --data DIR --work WORK --seeds 0 1 2 3 4 --json
 
 `DIR` is that of benchmarks/squad.py. Each system has a module of its own, which says what its rows are; what the rows
 show of the orderings of the thesis is under `claims` (questions_claims.py).
