@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from rayprivacy.core.keys import Key
-from rayprivacy.corpus.sources import read_share
+from rayprivacy.corpus.sources import check_source, read_share
 from rayprivacy.dpsgd.batches import Document, Row, physical_batches, rows
 from rayprivacy.dpsgd.clipping import BookKeeping, Clipping
 from rayprivacy.dpsgd.losses import row_losses
@@ -74,7 +74,7 @@ def _arguments() -> argparse.Namespace:
 def _sampler(recipe: Any, backbone: Any) -> PoissonSampler:
     """The coins of the recipe over its users."""
     key, held = Key.for_tests(), dict[str, list[Any]]()
-    for table in read_share(recipe.corpus, 0, 1, ""):
+    for table in read_share(recipe.corpus, 0, 1, check_source(recipe.corpus)):
         for row in table.to_pylist():
             own = held.setdefault(str(row["user"]), [])
             if len(own) < recipe.corpus.max_records_per_user:
