@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from rayprivacy.core.console import Told
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models import loading
-from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.backbone import Backbone, fast_format
 from rayprivacy.models.pretraining import SEED, Objective, fit
 from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.settings import AdapterConfig
@@ -61,10 +61,12 @@ class ClaimEncoder:
     def trained(
         examples: Sequence[tuple[Pair, int]], held: Sequence[tuple[Pair, int]], config: JudgeConfig, progress: Told
     ) -> "ClaimEncoder":
-        """Train all but the embeddings of the base on pairs with the numbers of their labels."""
+        """Train the upper half of the base's layers on pairs with the numbers of their labels."""
         assert config.encoder is not None
         fresh = ClaimEncoder.load(config.encoder, config.max_tokens)
-        fresh.model.frozen_parts = [fresh.model.bert.embeddings]
+        bert = fresh.model.bert
+        layers = bert.encoder.layer
+        fresh.model.frozen_parts = [bert.embeddings, *layers[: len(layers) // 2]]
         backbone = Backbone(
             fresh.tokenizer, fresh.tokenizer.cls_token_id, fresh.tokenizer.sep_token_id, model=fresh.model
         )
@@ -104,8 +106,9 @@ class ClaimEncoder:
         how: dict[str, Any] = {"truncation": "longest_first", "max_length": self.max_tokens, "verbose": False}
         said, near = zip(*pairs, strict=True)
         read = self.tokenizer([*said], [*near], padding=True, return_tensors="pt", split_special_tokens=True, **how)
-        scores: torch.Tensor = model(**read).logits.float()
-        return scores
+        with torch.autocast("cpu", getattr(torch, fast_format()), enabled=fast_format() == "bfloat16"):
+            scores: torch.Tensor = model(**read).logits
+        return scores.float()
 
 
 def _length(example: tuple[Pair, int]) -> int:
