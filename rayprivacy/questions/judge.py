@@ -181,29 +181,24 @@ def trained_judge(
     given = len(claims) if agreement is None else len(agreement)
     if not 0 < len(claims) == len(labels) == given:
         raise ConfigError(
-            f"{len(claims)} claims were given with {len(labels)} labels and {given} agreements: give as"
-            " many of each, and at least one."
+            f"{len(claims)} claims were given with {len(labels)} labels and {given} agreements: give one"
+            " of each for every claim, and a claim."
         )
-    agreed, numbers = np.zeros(len(claims)) if agreement is None else np.array(agreement), _numbers(labels)
-    encoder, chosen = None, np.arange(len(claims))
+    agreed, numbers = agreement or [0.0] * len(claims), [LABELS.index(label) for label in labels]
+    encoder, chosen = None, [*range(len(claims))]
     if config.encoder is not None:
-        apart = _apart(claims)
-        examples = [*zip(_pairs(claims, idf, config.max_tokens), numbers.tolist(), strict=True)]
-        learnt, chosen = ([examples[place] for place in np.flatnonzero(~apart)]), np.flatnonzero(apart)
-        encoder = ClaimEncoder.trained(learnt, [examples[place] for place in chosen], config, progress)
-    judge = Judge(idf, np.zeros(0), float(agreed[chosen].mean()), encoder)
-    figures = judge.figures([claims[place] for place in chosen], agreed[chosen])
-    return replace(judge, weights=_regression(figures, numbers[chosen]))
-
-
-def _apart(claims: Sequence[Claim]) -> npt.NDArray[np.bool_]:
-    """The claims about every fourth question."""
-    order = {question: place for place, question in enumerate(dict.fromkeys(claim.question for claim in claims))}
-    return np.array([order[claim.question] % _STACKED == 0 for claim in claims])
-
-
-def _numbers(labels: Sequence[Label]) -> npt.NDArray[np.int64]:
-    return np.array([LABELS.index(label) for label in labels])
+        examples = [*zip(_pairs(claims, idf, config.max_tokens), numbers, strict=True)]
+        questions = {question: place for place, question in enumerate(dict.fromkeys(each.question for each in claims))}
+        turns = [questions[claim.question] % _STACKED for claim in claims]
+        learnt, kept = (
+            [one for one, turn in zip(examples, turns, strict=True) if (turn == 0) == apart] for apart in (False, True)
+        )
+        encoder = ClaimEncoder.trained(learnt, kept, config, progress)
+        chosen = [place for place in chosen if turns[place] == 0]
+    agreed = [agreed[place] for place in chosen]
+    judge = Judge(idf, np.zeros(0), float(np.mean(agreed)), encoder)
+    figures = judge.figures([claims[place] for place in chosen], agreed)
+    return replace(judge, weights=_regression(figures, np.array(numbers)[chosen]))
 
 
 def _pairs(claims: Sequence[Claim], idf: Idf, tokens: int) -> list[tuple[str, str]]:

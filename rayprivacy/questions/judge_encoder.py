@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rayprivacy.core.console import Told
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models import loading
 from rayprivacy.models.backbone import Backbone, fast_format
-from rayprivacy.models.pretraining import SEED, Objective, fit
+from rayprivacy.models.pretraining import SEED, Objective, endlessly, fit
 from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.sources import resolve_base
@@ -64,27 +65,21 @@ class ClaimEncoder:
         """Train the upper half of the base's layers on pairs with the numbers of their labels."""
         assert config.encoder is not None
         fresh = ClaimEncoder.load(config.encoder, config.max_tokens)
-        bert = fresh.model.bert
-        layers = bert.encoder.layer
-        fresh.model.frozen_parts = [bert.embeddings, *layers[: len(layers) // 2]]
-        backbone = Backbone(
-            fresh.tokenizer, fresh.tokenizer.cls_token_id, fresh.tokenizer.sep_token_id, model=fresh.model
-        )
+        tokenizer, bert = fresh.tokenizer, fresh.model.bert
+        fresh.model.frozen_parts = [bert.embeddings, *bert.encoder.layer[: len(bert.encoder.layer) // 2]]
+        backbone = Backbone(tokenizer, tokenizer.cls_token_id, tokenizer.sep_token_id, model=fresh.model)
         model = trainable(backbone, AdapterConfig(kind="full"))
-        dice, places = np.random.default_rng(SEED), []
-        for _ in range(config.epochs):
-            order = dice.permutation(len(examples)).tolist()
-            places += [order[at : at + config.batch] for at in range(0, len(order), config.batch)]
-        batches = (sorted((examples[place] for place in batch), key=_length) for batch in places)
+        steps = -(-config.epochs * len(examples) // config.batch)
+        drawn = endlessly(examples, np.random.default_rng(SEED))
+        batches = (sorted(islice(drawn, config.batch), key=_length) for _ in range(steps))
         objective = Objective(fresh._loss, len, _AT_ONCE)
-        rate, steps = config.learning_rate, len(places)
-        fit(model, objective, batches, held[:_HELD], rate, progress, "judge", guarded_steps=steps)
-        return ClaimEncoder(model.eval().requires_grad_(False), fresh.tokenizer, config.max_tokens)
+        fit(model, objective, batches, held[:_HELD], config.learning_rate, progress, "judge", guarded_steps=steps)
+        return ClaimEncoder(model.eval().requires_grad_(False), tokenizer, config.max_tokens)
 
     @torch.no_grad()
     def logits(self, pairs: Sequence[Pair]) -> npt.NDArray[np.float64]:
         """Of each label for each pair, [pairs, labels]."""
-        order = sorted(range(len(pairs)), key=lambda place: sum(map(len, pairs[place])))
+        order = sorted(range(len(pairs)), key=lambda place: _length((pairs[place], 0)))
         found = np.zeros((len(pairs), len(LABELS)))
         for start in range(0, len(order), _AT_ONCE):
             batch = order[start : start + _AT_ONCE]
