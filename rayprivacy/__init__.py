@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from rayprivacy.ledger.certificate import Certificate
     from rayprivacy.ledger.store import Ledger
     from rayprivacy.methods.edp_sgd.reading import Tagger
+    from rayprivacy.questions.judge import Judge
     from rayprivacy.runs.recipe import Recipe
     from rayprivacy.trainer.trainer import DPTorchTrainer
     from rayprivacy.tuning.budgeted import BudgetedSearcher, trial_release
@@ -59,6 +60,7 @@ _HOMES = {
     "Certificate": "ledger.certificate",
     "Ledger": "ledger.store",
     "Tagger": "methods.edp_sgd.reading",
+    "Judge": "questions.judge",
     "Recipe": "runs.recipe",
     "BudgetedSearcher": "tuning.budgeted",
     "trial_release": "tuning.budgeted",
@@ -74,6 +76,7 @@ __all__ = [
     "CorpusError",
     "DPTorchTrainer",
     "EventError",
+    "Judge",
     "KeyFileError",
     "LeaseHeldError",
     "Ledger",
