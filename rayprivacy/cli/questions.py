@@ -15,7 +15,7 @@ app = typer.Typer()
 @app.command()
 def questions(
     run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN_DIR]", help="A finished run, about whose text they are.")
+        str | None, typer.Argument(metavar="[RUN_DIR]", help="A finished run, about whose text they are.")
     ] = None,
     public: Annotated[
         str | None, typer.Option(help="Or public text: a Parquet, JSONL or CSV file, or a folder of them.")

@@ -28,7 +28,7 @@ def made(tmp_path_factory):
     """The folder of a question set, its table, and the passages."""
     folder = tmp_path_factory.mktemp("set")
     corpus = public_source(str(write_pages(folder / "pages.parquet", 60)), "text", "article")
-    write_texts(public_table(corpus, {}), folder / "texts.parquet")
+    write_texts(public_table(corpus, {}), folder / "texts.parquet", together=True)
     texts = Texts(folder / "texts.parquet", SETTINGS.passages)
     ask = Asker(Asking(texts, SETTINGS, elsewhere=True))
     asked = pa.concat_tables([ask(group, group) for group in range(texts.groups)])
@@ -156,7 +156,14 @@ def test_formats_that_are_not_asked_for_are_not_written(made, tmp_path):
 
 def test_texts_without_a_document_are_their_own_and_empty_ones_none(tmp_path):
     table = pa.table({"text": ["a b", None, "c d", "e f"], "page": ["x", "x", None, "x"]})
-    write_texts(table, tmp_path / "texts.parquet")
+    write_texts(table, tmp_path / "texts.parquet", together=True)
     (first, second) = Texts(tmp_path / "texts.parquet", SETTINGS.passages).documents(0)
     assert (first.title, first.texts, first.rows) == ("x", ["a b", "e f"], [0, 2])
     assert (second.title, second.texts, second.passages[0].id) == ("", ["c d"], "p1-0")
+
+
+def test_texts_of_one_title_are_a_document_only_where_they_lie_together(tmp_path):
+    table = pa.table({"text": ["a b", None, "c d", "e f"], "topic": ["x", "x", None, "x"]})
+    write_texts(table, tmp_path / "texts.parquet")
+    found = Texts(tmp_path / "texts.parquet", SETTINGS.passages).documents(0)
+    assert [(each.title, each.texts) for each in found] == [("x", ["a b"]), ("", ["c d"]), ("x", ["e f"])]
