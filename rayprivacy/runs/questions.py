@@ -156,7 +156,8 @@ def released_material(root: Path, texts: str, labels: Sequence[str], release: st
     if table["text"].null_count == len(table):
         raise ConfigError(f"{root} holds no text to ask about: every text that it released is empty.")
     if titles:
-        title = pc.binary_join_element_wise(*(table[name] for name in titles), ", ", null_handling="skip")
+        between = pa.scalar(", ", pa.large_string())
+        title = pc.binary_join_element_wise(*(table[name] for name in titles), between, null_handling="skip")
         table = pa.table({"text": table["text"], "title": title})
     inputs = {"release": release, "text": texts, "titles": titles, "digest": digest_file(path)}
     origin = f"made of the text of release {release}. {claim}"

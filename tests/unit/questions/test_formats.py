@@ -16,7 +16,7 @@ from rayprivacy.questions.passages import plain
 from rayprivacy.questions.settings import QuestionsConfig
 from rayprivacy.questions.table import ORIGIN, check_offsets, finished, write_formats
 from rayprivacy.questions.texts import Texts, write_texts
-from rayprivacy.runs.questions import public_source
+from rayprivacy.runs.questions import public_source, released_material
 
 pytest.importorskip("bm25s")
 SETTINGS = QuestionsConfig(entities="rules")
@@ -167,3 +167,17 @@ def test_texts_of_one_title_are_a_document_only_where_they_lie_together(tmp_path
     write_texts(table, tmp_path / "texts.parquet")
     found = Texts(tmp_path / "texts.parquet", SETTINGS.passages).documents(0)
     assert [(each.title, each.texts) for each in found] == [("x", ["a b"]), ("", ["c d"]), ("x", ["e f"])]
+
+
+def test_released_text_has_its_labels_for_a_title(tmp_path):
+    table = {
+        "text": [" a b ", "c d", None],
+        "topic": ["x", "x", "y"],
+        "mood": ["glad", None, None],
+        "prompt": ["p"] * 3,
+    }
+    pq.write_table(pa.table(table), tmp_path / "synthetic.parquet")
+    made = released_material(tmp_path, "synthetic.parquet", ["topic", "mood", "unreleased"], "mine-1", "So it is.")
+    assert made.texts.to_pydict() == {"text": ["a b", "c d", None], "title": ["x, glad", "x", "y"]}
+    assert (made.origin, made.together) == ("made of the text of release mine-1. So it is.", False)
+    assert "title" not in released_material(tmp_path, "synthetic.parquet", [], "mine-1", "").texts.column_names
