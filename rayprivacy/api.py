@@ -16,7 +16,7 @@ from rayprivacy.auditing.settings import check_shadows
 from rayprivacy.core.console import cores
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import Json, at_home, made_folder, private_directory, read_json
-from rayprivacy.core.storage import Mirror
+from rayprivacy.core.storage import mirror_of, pull_run
 from rayprivacy.core.uris import is_uri, shown
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods import registry
@@ -85,6 +85,18 @@ class Result:
         if not texts:
             raise ConfigError(f"{self.path} holds no text: its method, {self.recipe.method}, releases none.")
         return ray.data.read_parquet(str(self.path / texts))
+
+    def questions(self) -> "Dataset":
+        """The questions about the released text as a Ray Dataset, kept or not: see `ask_questions`.
+
+        Raises:
+            ConfigError: none were asked, or they are not finished.
+        """
+        import ray.data
+
+        from rayprivacy.reporting.questions import whole_set
+
+        return ray.data.read_parquet(str(whole_set(self.path)))
 
     def model(self) -> Any:
         """The released model of Hugging Face: a causal language model, or a tagger (see `Tagger`, which reads text).
@@ -304,43 +316,42 @@ def evaluate(
 
 
 def ask_questions(
-    public: str,
-    out: str | Path,
+    run: "str | Path | Result | None" = None,
     overrides: Mapping[str, Any] | Sequence[str] = (),
     *,
-    text: str = "text",
+    public: str | None = None,
+    out: str | Path | None = None,
+    text: str | None = None,
     document: str | None = None,
     actors: int | None = None,
     resume: bool = False,
     console: Console | None = None,
 ) -> Json:
-    """Ask questions about text that is declared public; returns the content of `stages.json`.
+    """Ask questions about what a finished run released, or about public text; returns the content of `stages.json`.
 
     Args:
-        public: a Parquet, JSONL or CSV file, or a folder of them; nothing of a run directory.
-        out: folder for the questions.
+        run: a finished run, or its directory; the questions are written into its folder `questions`.
         overrides: keys of `questions`, as a mapping of dotted keys to values, or `key.path=value` strings.
-        text: the column of the text.
-        document: a column of the document of each text: a sentence is asked of the rest of its document then.
+        public: in place of a run, a Parquet, JSONL or CSV file, or a folder of them; nothing of a run directory.
+        out: folder for the questions about public text.
+        text: the column of public text; `text` when left out.
+        document: a column of the document of each public text: a sentence is asked of the rest of its document then.
         actors: processes that ask; one a core when left out. They change nothing in what is written.
         resume: finish what a killed process has begun there.
         console: where progress is shown.
 
     Raises:
-        ConfigError: a setting is wrong, a package is missing, or the text is not public or cannot be read.
+        ConfigError: a setting is wrong, a package is missing, the run is not finished or has no text, or the public
+            text is not public or cannot be read.
     """
     from rayprivacy.questions.settings import parse_questions
     from rayprivacy.runs.files import overridden
 
     settings = parse_questions(overridden({}, overrides))  # what follows takes seconds to import
-    from rayprivacy.reporting.questions_card import write_questions_card
-    from rayprivacy.runs.questions import ask_public, public_source
+    from rayprivacy.reporting.questions import about, ask
 
-    folder, source = at_home(out), public_source(public, text, document)
-    shown_at = console or Console(stderr=True)
-    found = ask_public(source, settings, folder, actors=actors or cores(), resume=resume, console=shown_at)
-    write_questions_card(folder)
-    return found
+    asked = about(run.path if isinstance(run, Result) else run, public, out, text, document)
+    return ask(asked, settings, actors=actors or cores(), resume=resume, console=console or Console(stderr=True))
 
 
 def audit(directory: str | Path, *, users: int = 400, shadows: int = 0, console: Console | None = None) -> Json:
@@ -426,20 +437,3 @@ def clean(directory: str | Path, *, work: Path | None = None) -> "Cleaned":
     pull_run(mirror)
     private_directory(mirror.root / "private")  # a folder that was pulled without has none
     return replace(clean_run(mirror.root), at_uri=mirror.forget_private())
-
-
-def mirror_of(place: str, work: Path | None, *, private: bool = False) -> Mirror | None:
-    """The mirror of a run directory; None when it is a plain path, with which an option for URIs is refused."""
-    if is_uri(place):
-        return Mirror(place, work, private=private)
-    if work or private:
-        option = "--work" if work else "--mirror-private"
-        raise ConfigError(f"{option} is for a run directory at a URI, and '{place}' is a path: leave it out.")
-    return None
-
-
-def pull_run(mirror: Mirror) -> None:
-    """Fetch a run that is there."""
-    if not mirror.holds_run():
-        raise ConfigError(f"{mirror.uri} holds no run: give the URI of a `rayprivacy run --out`.")
-    mirror.pull()

@@ -1,4 +1,4 @@
-"""The command `questions`: questions with answers and evidence, asked about public text."""
+"""The command `questions`: questions with answers and evidence, about what a run released or about public text."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,15 +7,21 @@ import typer
 
 from rayprivacy import api
 from rayprivacy.cli.options import Overrides, show_files
+from rayprivacy.runs.directory import QUESTIONS
 
 app = typer.Typer()
 
 
 @app.command()
 def questions(
-    public: Annotated[str, typer.Option(help="Public text: a Parquet, JSONL or CSV file, or a folder of them.")],
-    out: Annotated[Path, typer.Option(help="Folder for the questions.")],
-    text: Annotated[str, typer.Option(help="Column of the text.")] = "text",
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN_DIR]", help="A finished run, about whose text they are.")
+    ] = None,
+    public: Annotated[
+        str | None, typer.Option(help="Or public text: a Parquet, JSONL or CSV file, or a folder of them.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the questions about public text.")] = None,
+    text: Annotated[str | None, typer.Option(help="Column of the public text.", show_default="text")] = None,
     document: Annotated[
         str | None, typer.Option(help="Column of the document of a text: sentences are asked of the rest of it.")
     ] = None,
@@ -23,14 +29,18 @@ def questions(
     actors: Annotated[int | None, typer.Option(min=1, help="Processes that ask.", show_default="one a core")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Finish what was begun in the folder.")] = False,
 ) -> None:
-    """Ask questions about text that is declared public; no privacy is claimed.
+    """Ask questions about the text of a finished run, under its certificate, or about text that is declared public.
+
+    Example: rayprivacy questions runs/chat
 
     Example: rayprivacy questions --public wikitext.parquet --text text --document article --out runs/wiki
 
     Example: rayprivacy questions --public wikitext.parquet --out runs/wiki -o questions.entities=rules
     """
-    found = api.ask_questions(public, out, override or (), text=text, document=document, actors=actors, resume=resume)
-    counts = found["counts"]
+    found = api.ask_questions(
+        run, override or (), public=public, out=out, text=text, document=document, actors=actors, resume=resume
+    )
+    counts, folder = found["counts"], out or Path(run or "", QUESTIONS)
     typer.echo(f"{counts['kept']:,} questions kept of {counts['questions']:,}, about {counts['passages']:,} passages")
     typer.secho(found["origin"], bold=True)
-    show_files([("questions", out / "questions.parquet"), ("card", out / "README.md")])
+    show_files([("questions", folder / "questions.parquet"), ("card", folder / "README.md")])

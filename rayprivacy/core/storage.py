@@ -39,7 +39,7 @@ from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError, StorageError
 from rayprivacy.core.files import OWNER_ONLY, at_home, private_directory, read_json, user_cache, write_json
 from rayprivacy.core.private import digest_file, digest_json
-from rayprivacy.core.uris import identity, open_uri, reason, shown
+from rayprivacy.core.uris import identity, is_uri, open_uri, reason, shown
 
 BLOCK = 8 << 20
 FLAT = ("s3", "gcs", "abfs")  # object stores, which have no folders to make
@@ -344,3 +344,20 @@ def _is_private(name: str) -> bool:
 def _at_once(act: Callable[[T], Any], items: Iterable[T]) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(act, items))
+
+
+def mirror_of(place: str, work: Path | None, *, private: bool = False) -> Mirror | None:
+    """The mirror of a run directory; None when it is a plain path, with which an option for URIs is refused."""
+    if is_uri(place):
+        return Mirror(place, work, private=private)
+    if work or private:
+        option = "--work" if work else "--mirror-private"
+        raise ConfigError(f"{option} is for a run directory at a URI, and '{place}' is a path: leave it out.")
+    return None
+
+
+def pull_run(mirror: Mirror) -> None:
+    """Fetch a run that is there."""
+    if not mirror.holds_run():
+        raise ConfigError(f"{mirror.uri} holds no run: give the URI of a `rayprivacy run --out`.")
+    mirror.pull()

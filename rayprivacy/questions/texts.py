@@ -40,15 +40,19 @@ class Texts:
             yield Document(number, title, texts, own["row"].to_pylist(), self.cut)
 
 
-def write_texts(table: pa.Table, path: Path) -> None:
+def write_texts(table: pa.Table, path: Path, together: bool = False) -> None:
     """Write texts, those of a document together, but for empty ones.
 
-    The second column, if there is one, names the document of a text. A text without one is its own document.
+    The second column, if there is one, has titles. Texts of one title are one document where they lie `together`; any
+    other text is its own document.
     """
     kept = table.filter(pc.is_valid(table["text"]))
     titles = kept.column(1).to_pylist() if kept.num_columns > 1 else [None] * len(kept)
     known: dict[str | int, int] = {}
-    documents = [known.setdefault(row if title is None else title, len(known)) for row, title in enumerate(titles)]
+    documents = [
+        known.setdefault(title if together and title is not None else row, len(known))
+        for row, title in enumerate(titles)
+    ]
     order = sorted(range(len(kept)), key=documents.__getitem__)
     columns = {
         "document": pa.array([documents[row] for row in order], pa.int64()),

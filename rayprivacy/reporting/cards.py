@@ -96,7 +96,7 @@ def _dataset_card(certificate: Certificate, facts: RecipeFacts, texts: Path) -> 
         "pretty_name": title,
         "task_categories": ["text-generation"],
         "size_categories": [size],
-        "tags": _tags(certificate),
+        "tags": tags(certificate),
         "configs": [{"config_name": "default", "data_files": texts.name}],
     }
     columns = ", ".join(markdown(name) for name in file.schema.to_arrow_schema().names)
@@ -106,11 +106,11 @@ def _dataset_card(certificate: Certificate, facts: RecipeFacts, texts: Path) -> 
 
 def _model_card(certificate: Certificate, facts: RecipeFacts) -> str:
     title = f"Model of release {one_line(certificate.release_id)}"
-    front = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": _tags(certificate)}
+    front = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": tags(certificate)}
     if facts.card.has_language_model:
         code = MODEL.replace("{prompt!r}", repr(facts.prompt))
         return _card(front, title, certificate, facts, [f"A language model, made by {facts.method_sentence}"], code)
-    front |= {"pipeline_tag": "token-classification", "tags": _tags(certificate)[:-2]}
+    front |= {"pipeline_tag": "token-classification", "tags": tags(certificate)[:-2]}
     what = f"A tagger: it says the intent of a text, and a label for each word. It was made by {facts.method_sentence}"
     return _card(
         front,
@@ -134,6 +134,7 @@ def _card(
 ) -> str:
     protected, unprotected = map(markdown, claim.limits(certificate, bool(facts.card.texts)))
     files = [f"`{facts.card.texts}`"] * bool(facts.card.texts) + ["`model/`"] * facts.card.has_model
+    files += ["`questions/` if it is there"] * bool(facts.card.texts)
     parts = [
         f"---\n{yaml.safe_dump(dict(front), sort_keys=False, allow_unicode=True)}---",
         f"# {markdown(title)}",
@@ -158,7 +159,8 @@ def _card(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _tags(certificate: Certificate) -> list[str]:
+def tags(certificate: Certificate) -> list[str]:
+    """Words by which a hub finds what was released."""
     # A search of a hub for this word must not find what has no such guarantee.
     private = certificate.kind is AccountKind.CENTRAL and not claim.warnings(certificate)
     return ["differential-privacy"] * private + ["synthetic-text", "rayprivacy"]

@@ -1,15 +1,18 @@
 """The data card of a question set: `README.md` in the form of the Hugging Face hub, protection first."""
 
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import yaml
 
 from rayprivacy.core.files import SHARED, read_json, write_atomic
+from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.questions.table import ORIGIN
-from rayprivacy.reporting.cards import SIZES
-from rayprivacy.reporting.format import markdown
+from rayprivacy.reporting import claim
+from rayprivacy.reporting.cards import KEEP, SIZES, protection, tags
+from rayprivacy.reporting.format import markdown, one_line
 
 TITLE = "Questions with answers and evidence"
 LOAD = """\
@@ -23,6 +26,11 @@ WHERE = {
     True: "The passage is another one of the sentence's document, by BM25: it may not say what the sentence does.",
     False: "The passage is the one that the sentence stands in: the answer is right, and easy to find.",
 }
+NONE = "Whoever may not read the text may not read the questions. There is no certificate."
+COVERED = (
+    "The questions were made of that text alone, and cost no budget. They belong to its release: no guarantee holds"
+    " without its `certificate.json`."
+)
 FILES = (
     "`kept` leaves out questions that are written like an earlier one; the other files have what is kept. `split` is"
     " drawn by document, and `pairs.jsonl` has the training part alone."
@@ -30,36 +38,52 @@ FILES = (
 _KINDS = {"squad": "question-answering", "beir": "text-retrieval"}
 
 
-def write_questions_card(folder: Path) -> Path:
-    """Write the card of a question set that is whole."""
+def write_questions_card(folder: Path, certificate: Certificate | None = None) -> Path:
+    """Write the card of a question set that is whole; the certificate is that of the text, None for public text."""
     found = read_json(folder / "stages.json")
     table = folder / "questions.parquet"
     file, counts, inputs = pq.read_metadata(table), found["counts"], found["inputs"]
     origin = file.metadata[ORIGIN].decode()
+    title = f"Questions about the text of release {one_line(certificate.release_id)}" if certificate else TITLE
     front = {
-        "pretty_name": TITLE,
+        "pretty_name": title,
         "task_categories": [*_KINDS.values()],
         "size_categories": [next((name for power, name in enumerate(SIZES, 3) if file.num_rows < 10**power), "n>1T")],
-        "tags": ["synthetic-text", "rayprivacy"],
+        "tags": tags(certificate) if certificate else ["synthetic-text", "rayprivacy"],
         "configs": [{"config_name": "default", "data_files": table.name}],
     }
     columns = ", ".join(markdown(name) for name in file.schema.to_arrow_schema().names)
     parts = [
-        f"---\n{yaml.safe_dump(front, sort_keys=False)}---",
-        f"# {TITLE}",
+        f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---",
+        f"# {markdown(title)}",
         "## Protection",
-        f"> **None: {origin}.**",
-        "Whoever may not read the text may not read the questions. There is no certificate.",
+        *(_protection(certificate) if certificate else (f"> **None: {origin}.**", NONE)),
         "## What it is",
-        CLOZES.format(where=WHERE[inputs["document"] is not None]),
+        CLOZES.format(where=WHERE[inputs.get("document") is not None]),
         "\n".join(f"- {name}: {count:,}" for name, count in counts.items()),
         f"Columns: {columns}. {FILES}",
         f"Entities were found by {inputs['questions']['entities']}.",
         "## How to load it",
         textwrap.indent(LOAD, "    "),
         "## Limits",
+        *(_limits(certificate) if certificate else ()),
         "It repeats the biases and mistakes of the text, whose licence applies as well.",
     ]
     card = folder / "README.md"
     write_atomic(card, ("\n\n".join(parts) + "\n").encode(), SHARED)
     return card
+
+
+def _protection(certificate: Certificate) -> Sequence[str]:
+    figures = [f"- {markdown(name)}: {markdown(figure)}" for name, figure in certificate.figures.items()]
+    return (
+        protection(certificate),
+        *["\n".join(figures)] * bool(figures),
+        COVERED,
+        *[KEEP] * bool(claim.warnings(certificate)),
+    )
+
+
+def _limits(certificate: Certificate) -> Sequence[str]:
+    protected, unprotected = map(markdown, claim.limits(certificate))
+    return protected, "\n".join(f"- {markdown(assumption)}" for assumption in certificate.assumptions), unprotected

@@ -82,5 +82,6 @@ def require_no_run(corpus: CorpusConfig) -> None:
     if any(has(each, "certificate.json") or (has(each, *_RUN) and has(each, *_BESIDE)) for each in folders):
         raise ConfigError(
             f"corpus.source is '{shown(corpus.source)}', which lies in a run directory or holds one, and what a run"
-            " writes comes of private text: name text that was public before."
+            " writes comes of private text: name text that was public before, or ask about what a"
+            " finished run released with `rayprivacy questions RUN_DIR`."
         )

@@ -2,9 +2,9 @@
 
 A run notes the name of every private file and folder that it makes (`Run.private`); no method needs an entry here.
 
-The recipe, the public files, the synthetic text, the certificate and the votes in the ledger are kept. So are
-metrics.json and report.html, whose internal figures were measured on private text. Files are deleted as `rm` does: a
-disk that must not give them back has to be encrypted or wiped.
+The recipe, the public files, the synthetic text, questions about it, the certificate and the votes in the ledger are
+kept. So are metrics.json and report.html, whose internal figures were measured on private text. Files are deleted as
+`rm` does: a disk that must not give them back has to be encrypted or wiped.
 """
 
 import shutil

@@ -295,7 +295,7 @@ class RunContext(Generic[R]):
         return released
 
     def make_way(self) -> None:
-        """Delete certificate, cards and figures of another corpus, before this run overwrites its release."""
+        """Delete certificate, cards and figures of another corpus, before this run writes its release."""
         forget_another_corpus(self.run.root, self.corpus.corpus_digest(self.key))
 
     def release_file(

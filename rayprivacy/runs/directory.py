@@ -32,6 +32,7 @@ LEDGER_HEAD = "ledger_head"
 INPUTS, CALIBRATED = "inputs.json", "calibrated.json"
 RECIPE, CERTIFICATE, METRICS = "recipe.yaml", "certificate.json", "metrics.json"
 MODEL = "model"
+QUESTIONS = "questions"  # folder of what was asked about the released text
 RUN_LOG = "run.log"
 FOUND = "found"  # an event of the log: the work of a stage had been done by another run
 PREPARING = (BASE_MODEL, COPY, CORPUS_BY) = ("base model", "copy of the corpus", "corpus by")
@@ -282,11 +283,13 @@ _SAID = ("README.md", "certificate.md", CERTIFICATE)  # the one that names the c
 def forget_another_corpus(root: Path, corpus_digest: str) -> None:
     """Delete the certificate, cards and figures of another corpus than the one whose release is about to be written.
 
-    No claim and no figure may stand beside what another corpus made; reports and audits refuse the run until it ends.
+    No claim and no figure may stand beside what another corpus made, nor questions about its text; reports and audits
+    refuse the run until it ends.
     """
     stored = root / CERTIFICATE
     if not stored.exists() or read_json(stored)["corpus_digest"] == corpus_digest:
         return
-    shutil.rmtree(root / "plots", ignore_errors=True)
+    for name in ("plots", QUESTIONS):
+        shutil.rmtree(root / name, ignore_errors=True)
     for name in (*MEASURED, *_SAID):
         (root / name).unlink(missing_ok=True)

@@ -70,7 +70,7 @@ def _in_common(value: str, kind: PathKind, private: list[tuple[str, str]]) -> st
     for key, _, other in others:
         if isinstance(other, Path) and _share(files, other):
             return f"shares a file with {key}"
-    return "holds files of the private folder of a run" if any(map(_of_a_run, [place, *files])) else None
+    return "holds files of the private folder of a run" if any(map(of_a_run, [place, *files])) else None
 
 
 def _how(place: PurePath | None, other: PurePath | None) -> str | None:
@@ -139,7 +139,8 @@ def _number(file: Path) -> tuple[int, int] | None:
     return (status.st_dev, status.st_ino) if status.st_nlink > 1 else None
 
 
-def _of_a_run(place: Path) -> bool:
+def of_a_run(place: Path) -> bool:
+    """Whether a place is, or lies in, the private folder of a run or of a search."""
     folders = (place, *place.parents) if "private" in place.parts else ()
     return any(
         folder.name == "private" and any((folder.parent / name).is_file() for name in _OF_A_RUN) for folder in folders

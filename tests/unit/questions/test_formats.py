@@ -16,7 +16,7 @@ from rayprivacy.questions.passages import plain
 from rayprivacy.questions.settings import QuestionsConfig
 from rayprivacy.questions.table import ORIGIN, check_offsets, finished, write_formats
 from rayprivacy.questions.texts import Texts, write_texts
-from rayprivacy.runs.questions import public_source
+from rayprivacy.runs.questions import public_source, released_material
 
 pytest.importorskip("bm25s")
 SETTINGS = QuestionsConfig(entities="rules")
@@ -28,7 +28,7 @@ def made(tmp_path_factory):
     """The folder of a question set, its table, and the passages."""
     folder = tmp_path_factory.mktemp("set")
     corpus = public_source(str(write_pages(folder / "pages.parquet", 60)), "text", "article")
-    write_texts(public_table(corpus, {}), folder / "texts.parquet")
+    write_texts(public_table(corpus, {}), folder / "texts.parquet", together=True)
     texts = Texts(folder / "texts.parquet", SETTINGS.passages)
     ask = Asker(Asking(texts, SETTINGS, elsewhere=True))
     asked = pa.concat_tables([ask(group, group) for group in range(texts.groups)])
@@ -156,7 +156,28 @@ def test_formats_that_are_not_asked_for_are_not_written(made, tmp_path):
 
 def test_texts_without_a_document_are_their_own_and_empty_ones_none(tmp_path):
     table = pa.table({"text": ["a b", None, "c d", "e f"], "page": ["x", "x", None, "x"]})
-    write_texts(table, tmp_path / "texts.parquet")
+    write_texts(table, tmp_path / "texts.parquet", together=True)
     (first, second) = Texts(tmp_path / "texts.parquet", SETTINGS.passages).documents(0)
     assert (first.title, first.texts, first.rows) == ("x", ["a b", "e f"], [0, 2])
     assert (second.title, second.texts, second.passages[0].id) == ("", ["c d"], "p1-0")
+
+
+def test_texts_of_one_title_are_a_document_only_where_they_lie_together(tmp_path):
+    table = pa.table({"text": ["a b", None, "c d", "e f"], "topic": ["x", "x", None, "x"]})
+    write_texts(table, tmp_path / "texts.parquet")
+    found = Texts(tmp_path / "texts.parquet", SETTINGS.passages).documents(0)
+    assert [(each.title, each.texts) for each in found] == [("x", ["a b"]), ("", ["c d"]), ("x", ["e f"])]
+
+
+def test_released_text_has_its_labels_for_a_title(tmp_path):
+    table = {
+        "text": [" a b ", "c d", None],
+        "topic": ["x", "x", "y"],
+        "mood": ["glad", None, None],
+        "prompt": ["p"] * 3,
+    }
+    pq.write_table(pa.table(table), tmp_path / "synthetic.parquet")
+    made = released_material(tmp_path, "synthetic.parquet", ["topic", "mood", "unreleased"], "mine-1", "So it is.")
+    assert made.texts.to_pydict() == {"text": ["a b", "c d", None], "title": ["x, glad", "x", "y"]}
+    assert (made.origin, made.together) == ("made of the text of release mine-1. So it is.", False)
+    assert "title" not in released_material(tmp_path, "synthetic.parquet", [], "mine-1", "").texts.column_names

@@ -10,6 +10,8 @@ import pytest
 from commands import command
 from public_pages import write_pages
 
+from rayprivacy.api import Result
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.questions import settings
 
 
@@ -19,7 +21,8 @@ def pages(tmp_path):
 
 
 def said(tmp_path, *words, out="out"):
-    done = command(["questions", "--out", str(tmp_path / out), *map(str, words)], tmp_path)
+    folder = ["--out", str(tmp_path / out)] if out else []
+    done = command(["questions", *folder, *map(str, words)], tmp_path)
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.splitlines()) == 1
     return done.stderr.strip()
@@ -77,7 +80,7 @@ def test_rules_serve_where_the_model_is_missing(monkeypatch):
     assert settings.QuestionsConfig().decided().entities == "spacy"
 
 
-def make_run(folder, *, finished):
+def like_a_run(folder, *, finished):
     """What tells a run directory: a certificate, or a recipe beside a private side."""
     (folder / "private" / "source").mkdir(parents=True)
     (folder / ("certificate.json" if finished else "recipe.yaml")).write_text("{}")
@@ -101,12 +104,13 @@ INSIDE = {
 @pytest.mark.parametrize("finished", [False, True])
 @pytest.mark.parametrize("case", INSIDE)
 def test_text_of_a_run_is_not_public(case, finished, tmp_path):
-    run = make_run(tmp_path / "runs" / "chat", finished=finished)
+    run = like_a_run(tmp_path / "runs" / "chat", finished=finished)
     os.symlink(run / "synthetic.parquet", tmp_path / "link.parquet")
     os.symlink(run, tmp_path / "linked")
     found = said(tmp_path, "--public", INSIDE[case](tmp_path / "runs"))
     assert "--public is" in found
     assert "lies in a run directory or holds one" in found
+    assert "with `rayprivacy questions RUN_DIR`" in found
     assert not (tmp_path / "out").exists()
 
 
@@ -133,3 +137,66 @@ def test_another_set_in_the_folder_is_not_written_over(pages, tmp_path):
     (tmp_path / "out" / STAGES).write_text(json.dumps({"inputs": {"questions": {"entities": "rules"}}}))
     assert "holds questions already: add --resume" in said(tmp_path, "--public", pages)
     assert "about another text, or by other settings" in said(tmp_path, "--public", pages, "--resume")
+
+
+RUNS = {  # the words of the command, and what it says
+    "both": (["chat", "--public", "pages.parquet"], "both chat and --public are given: leave one of them out"),
+    "neither": ([], "give the directory of a finished run, or --public"),
+    "public text without a folder": (["--public", "pages.parquet"], "--out is missing"),
+    "another folder": (["chat", "--out", "elsewhere"], "--out is for --public"),
+    "a column": (["chat", "--text", "text"], "--text is for --public"),
+    "a URI": (["s3://bucket/chat?secret=1"], "s3://bucket/chat is a URI: give the local folder"),
+    "no run": (["."], ". is no run directory"),
+    "a file of a run": (["chat/synthetic.parquet"], "synthetic.parquet is no run directory"),
+    "a run that goes on": (["begun"], "begun holds a run that is not finished: finish it with"),
+    "a run without text": (["tagger"], "tagger holds no text to ask about: its method, edp_sgd, releases none"),
+    "a run that lost its text": (["lost"], "lost lacks its text, synthetic.parquet"),
+    "a run of empty texts": (["empty"], "empty holds no text to ask about"),
+    "text that leads to the private side": (["linked"], "linked lacks its text"),
+    "a shadow of a run": (["chat/private/shadows/run"], "lies in the private folder of a run"),
+}
+
+
+def finished_run(make_run, folder, **kinds):
+    """The directory of a finished run with a private side, below `folder`."""
+    made = make_run(name=str(folder), **kinds)
+    (made / "private").mkdir()
+    write_pages(made / "synthetic.parquet", 1)
+    return made
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_a_run_that_cannot_be_asked_about_is_one_sentence(case, pages, make_run, tmp_path):
+    for name in ("chat", "begun", "lost", "empty", "linked", "chat/private/shadows/run"):
+        finished_run(make_run, name)
+    finished_run(make_run, "tagger", recipe="method: edp_sgd")
+    (tmp_path / "begun" / "certificate.json").unlink()
+    (tmp_path / "lost" / "synthetic.parquet").unlink()
+    pq.write_table(pa.table({"text": ["", " "]}), tmp_path / "empty" / "synthetic.parquet")
+    private = (tmp_path / "linked" / "synthetic.parquet").rename(tmp_path / "linked" / "private" / "part.parquet")
+    (tmp_path / "linked" / "synthetic.parquet").symlink_to(private)
+    words, expected = RUNS[case]
+    found = said(tmp_path, *words, out=None)
+    assert expected in found
+    assert "secret" not in found
+    assert not [*tmp_path.rglob("questions*"), *tmp_path.glob("elsewhere")]
+
+
+def test_another_set_of_a_run_is_not_written_over(make_run, tmp_path):
+    folder = finished_run(make_run, "chat") / "questions"
+    folder.mkdir()
+    (folder / "notes").write_text("mine")
+    assert "which holds other files: move that folder away" in said(tmp_path, "chat", out=None)
+    (folder / "stages.json").write_text(json.dumps({"inputs": {"questions": {"entities": "rules"}}}))
+    assert "holds questions already: add --resume to finish them" in said(tmp_path, "chat", out=None)
+    assert "about another text, or by other settings" in said(tmp_path, "chat", "--resume", out=None)
+
+
+def test_a_run_without_a_finished_set_has_no_questions(make_run, tmp_path):
+    result = Result(finished_run(make_run, "chat"))
+    for stages in (None, {"inputs": {}}):
+        if stages is not None:
+            (result.path / "questions").mkdir()
+            (result.path / "questions" / "stages.json").write_text(json.dumps(stages))
+        with pytest.raises(ConfigError, match="holds no finished questions: ask them with"):
+            result.questions()

@@ -1,0 +1,115 @@
+"""Questions about the text of whole runs: under their certificates, without the private side, and for nothing."""
+
+import json
+import signal
+
+import pyarrow.parquet as pq
+import pytest
+import toy_method
+import toy_sanitised
+from commands import command
+from toy_bench import QUIET, SPOKEN, USERS
+from zygote import fork_command
+
+import rayprivacy as rp
+from rayprivacy.ledger.certificate import Certificate
+from rayprivacy.questions.table import ORIGIN
+from rayprivacy.reporting.cards import protection
+from rayprivacy.reporting.claim import claim
+
+pytest.importorskip("bm25s")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
+TOLD = (
+    "Mr. Holm",
+    "in 1834",
+    "of Juniper Lake",
+    "saw seven mills",
+    "on 7 May 1901",
+    "near Cedar Bridge",
+    "for 12 miles",
+)
+SHORT = ["-o", "questions.entities=rules", "-o", "questions.evidence.words=[2, 200]", "--actors", "1"]
+SAYS = {  # methods, and how the card says what is protected
+    "toy": "Users of the corpus are protected with",
+    "toy_selective": "Releases of the account are selectively differentially private",
+    "toy_sanitised": "Releases of the account are",
+}
+KILL = """
+from rayprivacy.runs import questions
+questions.write_formats = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(params=SAYS)
+def released(request, bench, monkeypatch):
+    """A finished run whose text tells something, with its private side and its ledger taken away."""
+    for method in (toy_method, toy_sanitised):
+        monkeypatch.setattr(method, "WORDS", TOLD)
+    result = bench.run(overrides={"method": request.param})
+    charges = bench.charges()
+    away = bench.folder / "away"
+    away.mkdir()
+    for path in (result.path / "private", *bench.folder.glob("ledger.db*"), *bench.folder.glob("*.key")):
+        path.rename(away / path.name)
+    yield result
+    assert not (bench.folder / "ledger.db").exists()
+    for path in away.iterdir():
+        path.rename((result.path if path.name == "private" else bench.folder) / path.name)
+    assert bench.charges() == charges
+
+
+def content(folder):
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    stages = json.loads(files.pop("stages.json"))
+    return files, stages["inputs"], stages["counts"]
+
+
+def test_released_text_is_asked_about_under_its_certificate(request, released):
+    method, folder = released.recipe.method, released.path / "questions"
+    beside = {path: path.stat().st_mtime_ns for path in released.path.rglob("*") if path.is_file()}
+    done = command(["questions", str(released.path), *SHORT], released.path.parent)
+    assert done.returncode == 0, done.stderr
+    certificate, card = released.certificate, (folder / "README.md").read_text()
+    assert SAYS[method] in done.stdout
+    assert protection(certificate) in card
+    assert SAYS[method] in card
+    assert card.index("## Protection") < card.index("## What it is")
+    said = f"made of the text of release {certificate.release_id}. {claim(certificate)}"
+    assert pq.read_schema(folder / "questions.parquet").metadata[ORIGIN].decode() == said
+    assert json.loads((folder / "squad.json").read_text())["origin"] == said
+    questions, texts = released.questions().to_pandas(), {row["text"] for row in released.texts().take_all()}
+    assert len(questions) > 0
+    assert set(questions["context"]) <= texts
+    files, _, _ = content(folder)
+    hidden = [SPOKEN.encode(), *(f"user-{user}".encode() for user in range(USERS))]
+    assert not [name for name, data in files.items() if any(mark in data for mark in hidden)]
+    assert {path: path.stat().st_mtime_ns for path in beside} == beside
+    assert not (released.path / "private").exists()
+
+    died = released.path.with_name("copy")
+    folder.rename(died)
+    process = fork_command(["questions", str(released.path), *SHORT], released.path.parent, KILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (folder / "README.md").exists()
+    assert rp.ask_questions(released, SHORT[1:4:2], resume=True, console=QUIET)["counts"]["questions"] == len(questions)
+    assert content(folder) == content(died)
+
+
+@pytest.mark.parametrize("released", ["toy"], indirect=True)
+def test_a_claim_that_fell_is_said_in_every_file(released):
+    settings, folder = SHORT[1:4:2], released.path / "questions"
+    rp.ask_questions(released.path, settings, console=QUIET)
+    before = content(folder)
+    with pytest.raises(rp.ConfigError, match="by other settings: move that folder away"):
+        rp.ask_questions(released.path, [*settings, "questions.seed=1"], resume=True, console=QUIET)
+    stored = released.path / "certificate.json"
+    warned = json.loads(stored.read_text()) | {"warnings": ["somebody ran without noise"]}
+    stored.write_text(json.dumps(warned))
+    found = rp.ask_questions(released.path, settings, resume=True, console=QUIET)
+    assert "Warning: do not rely on a guarantee" in found["origin"]
+    assert found["origin"] in (folder / "squad.json").read_text()
+    card = (folder / "README.md").read_text()
+    assert protection(Certificate.model_validate(warned)) in card
+    assert "treat all of them as private" in card
+    assert "differential-privacy" not in card
+    assert content(folder)[1:] == before[1:]
