@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from rayprivacy.core.files import Json
+from rayprivacy.questions.clozes import Document
 from rayprivacy.questions.entities import finder
 from rayprivacy.questions.settings import QuestionsConfig
 from rayprivacy.questions.table import ASKED
-from rayprivacy.questions.texts import Named, Texts
+from rayprivacy.questions.texts import Texts
 
 
 @dataclass(frozen=True)
@@ -30,17 +31,17 @@ class Asker:
 
     def __call__(self, number: int, group: int) -> pa.Table:
         """The questions about a row group, in the order of its texts."""
-        found = [row for named in self._asking.texts.documents(group) for row in self._asked(named)]
+        found = [row for document in self._asking.texts.documents(group) for row in self._asked(document)]
         return pa.Table.from_pylist(found, ASKED)
 
-    def _asked(self, named: Named) -> Iterator[Json]:
-        settings, document = self._asking.settings, named.document
-        draw = random.Random(f"{settings.seed} {named.number}")
+    def _asked(self, document: Document) -> Iterator[Json]:
+        settings = self._asking.settings
+        draw = random.Random(f"{settings.seed} {document.number}")
         found = self._find(document.texts)
         for cloze in document.clozes(found, settings.evidence, self._asking.elsewhere, draw):
-            passage, (start, end) = named.passages[cloze.passage], cloze.evidence
+            passage, (start, end) = document.passages[cloze.passage], cloze.evidence
             yield {
-                "document": named.number,
+                "document": document.number,
                 "passage": passage.id,
                 "title": passage.title,
                 "context": passage.text,

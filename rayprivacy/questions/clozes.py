@@ -46,12 +46,14 @@ PHRASES: Mapping[str, tuple[str, ...]] = {  # table C.1
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A passage of one of a document's texts."""
+class Passage:
+    """A passage of one of a document's texts: what is looked for."""
 
-    number: int  # of the text in its document
-    span: Span
+    id: str  # the number of its text among all, and of the word at which it begins
+    title: str
     text: str
+    number: int  # of its text in the document
+    span: Span
 
 
 @dataclass(frozen=True)
@@ -69,17 +71,20 @@ class Cloze:
 
 @dataclass(frozen=True)
 class Document:
-    """The texts of one document, and their passages."""
+    """The texts of one document, their numbers among all texts, and how they are cut into passages."""
 
+    number: int
+    title: str  # empty where no column names documents
     texts: Sequence[str]
+    rows: Sequence[int]
     cut: PassagesConfig
 
     @cached_property
-    def passages(self) -> list[Piece]:
+    def passages(self) -> list[Passage]:
         """All passages, in the order of the texts."""
         return [
-            Piece(number, span, text[slice(*span)])
-            for number, text in enumerate(self.texts)
+            Passage(f"p{row}-{len(text[: span[0]].split())}", self.title, text[slice(*span)], number, span)
+            for number, (row, text) in enumerate(zip(self.rows, self.texts, strict=True))
             for span in blocks(text, self.cut.words, self.cut.stride)
         ]
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.files import SHARED, Json, write_atomic
 from rayprivacy.questions.answers import holds
+from rayprivacy.questions.clozes import Passage
 from rayprivacy.questions.lexical import Bm25
 from rayprivacy.questions.passages import plain
 from rayprivacy.questions.settings import Format
-from rayprivacy.questions.texts import Passage
 
 ORIGIN = b"rayprivacy.origin"  # the key of a file's metadata that says what it was made of
 TEST_SHARE = 0.1

@@ -5,7 +5,6 @@ A row group is what an actor takes at once. What comes of it depends on nothing 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,36 +19,6 @@ ROWS = 64  # of a row group, about
 
 
 @dataclass(frozen=True)
-class Passage:
-    """A passage that is looked for: one line of the BEIR corpus."""
-
-    id: str
-    title: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Named:
-    """A document with what it is called."""
-
-    number: int
-    title: str  # empty where no column names documents
-    rows: Sequence[int]  # numbers of its texts
-    document: Document
-
-    @cached_property
-    def passages(self) -> list[Passage]:
-        """Its passages; an id has the number of the text, and of the word at which the passage begins."""
-        texts = self.document.texts
-        return [
-            Passage(
-                f"p{self.rows[each.number]}-{len(texts[each.number][: each.span[0]].split())}", self.title, each.text
-            )
-            for each in self.document.passages
-        ]
-
-
-@dataclass(frozen=True)
 class Texts:
     """A file of texts, and how they are cut into passages."""
 
@@ -61,14 +30,14 @@ class Texts:
         """How many row groups it has."""
         return int(pq.read_metadata(self.path).num_row_groups)
 
-    def documents(self, group: int) -> Iterator[Named]:
+    def documents(self, group: int) -> Iterator[Document]:
         """The documents of a row group."""
         rows = pq.ParquetFile(self.path).read_row_group(group)
         numbers = rows["document"].to_pylist()
         for number in dict.fromkeys(numbers):
             own = rows.slice(numbers.index(number), numbers.count(number))
-            document = Document(own["text"].to_pylist(), self.cut)
-            yield Named(number, own["title"][0].as_py(), own["row"].to_pylist(), document)
+            title, texts = own["title"][0].as_py(), own["text"].to_pylist()
+            yield Document(number, title, texts, own["row"].to_pylist(), self.cut)
 
 
 def write_texts(table: pa.Table, path: Path) -> None:

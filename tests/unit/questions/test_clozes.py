@@ -17,9 +17,13 @@ CUT = PassagesConfig(words=24, stride=12)
 EVIDENCE = EvidenceConfig()
 
 
+def made(texts):
+    return Document(0, "", texts, range(len(texts)), CUT)
+
+
 def documents(pages, *, together):
     texts = [paragraphs(number, seed=3) for number in range(pages)]
-    return [Document(each, CUT) for each in (texts if together else [[" ".join(page)] for page in texts])]
+    return [made(each) for each in (texts if together else [[" ".join(page)] for page in texts])]
 
 
 def asked(document, *, elsewhere, seed=0):
@@ -101,29 +105,27 @@ def test_a_sentence_is_not_asked_of_its_own_place_where_there_is_a_rest(thousand
 def test_the_best_passage_is_looked_for_within_the_document_alone():
     page = ["The mill of Elm had 40 workers in a good year.", "About 40 workers of Elm came home from the mill."]
     other = ["The mill of Elm had 40 workers in a good year, as the mill of Elm had."]
-    alone, beside = Document(page, CUT), Document([*page, *other], CUT)
+    alone, beside = made(page), made([*page, *other])
     assert [cloze.passage for cloze in asked(alone, elsewhere=True)] == [1, 0]
     assert 2 in [cloze.passage for cloze in asked(beside, elsewhere=True)]
 
 
 def test_an_entity_that_stands_twice_or_that_its_best_passage_lacks_is_no_answer():
-    twice = Document(["In 1850 the mill burnt, and 1850 was a bad year.", "The year 1850 was bad for the mill."], CUT)
+    twice = made(["In 1850 the mill burnt, and 1850 was a bad year.", "The year 1850 was bad for the mill."])
     assert [cloze.answer for cloze in asked(twice, elsewhere=True)] == ["1850"]  # of the second sentence alone
-    lacking = Document(
-        ["The old mill burnt down in 1850.", "An old mill burnt.", "What was in 1850 nobody knows."], CUT
-    )
+    lacking = made(["The old mill burnt down in 1850.", "An old mill burnt.", "What was in 1850 nobody knows."])
     assert "The old mill burnt down in" not in " ".join(cloze.question for cloze in asked(lacking, elsewhere=True))
 
 
 def test_each_entity_that_passes_is_as_likely():
-    document = Document(["Mr. Lee paid 40 workers in 1850.", "In 1850 the 40 workers of Mr. Lee were paid."], CUT)
+    document = made(["Mr. Lee paid 40 workers in 1850.", "In 1850 the 40 workers of Mr. Lee were paid."])
     drawn = [asked(document, elsewhere=True, seed=seed)[0].answer for seed in range(300)]
     assert all(70 < drawn.count(answer) < 130 for answer in ("Mr. Lee", "40", "1850"))
 
 
 def test_a_page_of_one_passage_has_no_rest():
-    assert asked(Document(["The mill had 40 workers in 1850."], CUT), elsewhere=True) == []
-    (cloze,) = asked(Document(["The mill had 40 workers in 1850."], CUT), elsewhere=False)
+    assert asked(made(["The mill had 40 workers in 1850."]), elsewhere=True) == []
+    (cloze,) = asked(made(["The mill had 40 workers in 1850."]), elsewhere=False)
     assert cloze.answer in ("40", "1850")
 
 
@@ -139,7 +141,7 @@ def test_sentences_that_are_asked_about_are_neither_short_nor_long_nor_too_many(
 
 
 def test_a_kind_without_a_phrase_is_not_asked_for():
-    document = Document(["The mill had 40 workers."], CUT)
+    document = made(["The mill had 40 workers."])
     assert not [*document.clozes([[Entity(13, 15, "UNKNOWN")]], EVIDENCE, False, random.Random(0))]
 
 

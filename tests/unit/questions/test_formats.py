@@ -158,5 +158,5 @@ def test_texts_without_a_document_are_their_own_and_empty_ones_none(tmp_path):
     table = pa.table({"text": ["a b", None, "c d", "e f"], "page": ["x", "x", None, "x"]})
     write_texts(table, tmp_path / "texts.parquet")
     (first, second) = Texts(tmp_path / "texts.parquet", SETTINGS.passages).documents(0)
-    assert (first.title, first.document.texts, first.rows) == ("x", ["a b", "e f"], [0, 2])
-    assert (second.title, second.document.texts, second.passages[0].id) == ("", ["c d"], "p1-0")
+    assert (first.title, first.texts, first.rows) == ("x", ["a b", "e f"], [0, 2])
+    assert (second.title, second.texts, second.passages[0].id) == ("", ["c d"], "p1-0")
