@@ -7,7 +7,8 @@ nucleus), and one that predicts phrases and is told one (qpp drawn, qpp greedy).
 it read as many questions. Both are asked about sentences of other articles, of which people's questions are known.
 Where tokens are drawn there are three questions of an evidence, as there are behind drawn phrases.
 
-- `kl`: of types of questions, from those of the public pairs, in nats x 100;
+- `kl`: of types of questions, from those of the public pairs, in nats x 100; `kl_of_public`: of as many public
+  questions, which is not 0 because they are few;
 - `first_words`: distinct first words of the questions about an evidence;
 - `recall`: the share of an evidence's real phrases that were predicted; beside it, of as many of the most frequent
   phrases, which are the same for every evidence.
@@ -126,9 +127,12 @@ def figures(asked: Sequence[tuple[int, str]], found: Sets) -> dict[str, Any]:
     for number, question in asked:
         first.setdefault(number, set()).add(question.split()[0])
     types = [question_type(question) for _, question in asked]
+    public, dice = [question for _, question in found.pairs], np.random.default_rng(0)
+    by_chance = (divergence([public[n] for n in dice.integers(len(public), size=len(asked))], public) for _ in range(9))
     return {
         "questions": len(asked),
-        "kl": round(divergence((question for _, question in asked), (question for _, question in found.pairs)), 1),
+        "kl": round(divergence((question for _, question in asked), public), 1),
+        "kl_of_public": round(mean(by_chance), 1),
         "first_words": round(mean(map(len, first.values())), 3),
         "share_what": round(types.count("what") / len(types), 3),
     }
