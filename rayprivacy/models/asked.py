@@ -61,14 +61,18 @@ def split_pairs(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
 
 def fitted(backbone: Backbone, pairs: Sequence[Pair], learning: Learning, progress: console.Told) -> Fitted:
     """A model in the base's number format that has learnt from pairs of prompt and answer."""
-    held, others = ([_example(backbone, pair, learning.answer_tokens) for pair in part] for part in split_pairs(pairs))
+    held, others = split_pairs(pairs)
+
+    def read(few: Sequence[Pair]) -> list[_Example]:
+        return [_example(backbone, pair, learning.answer_tokens) for pair in few]
+
     model = trainable.trainable(backbone, learning.adapter)
     objective = pretraining.Objective(_loss(backbone.end), _predicted, AT_ONCE)
     figures = pretraining.fit(
         model,
         objective,
-        _batches(others, learning),
-        held,
+        _batches(others, read, learning),
+        read(held),
         learning.learning_rate,
         progress,
         learning.block,
@@ -95,13 +99,16 @@ def _example(backbone: Backbone, pair: Pair, answer_tokens: int) -> _Example:
     return _Example([*prefix, *backbone.document(answer, answer_tokens)[1:]], len(prefix))
 
 
-def _batches(examples: Sequence[_Example], learning: Learning) -> Iterator[list[_Example]]:
-    """The examples of each step: all of them once before any is read again, those of like length together."""
+def _batches(
+    pairs: Sequence[Pair], read: Callable[[Sequence[Pair]], list[_Example]], learning: Learning
+) -> Iterator[list[_Example]]:
+    """The examples of each step: all pairs once before any is read again, those of like length together."""
     dice, size = np.random.default_rng(pretraining.SEED), learning.batch
-    drawn = pretraining.endlessly(examples, dice)
+    drawn = pretraining.endlessly(pairs, dice)
     left = learning.steps
     while left:
-        taken = sorted(itertools.islice(drawn, min(left, _SORTED) * size), key=lambda example: len(example.ids))
+        taken = read([*itertools.islice(drawn, min(left, _SORTED) * size)])
+        taken.sort(key=lambda example: len(example.ids))
         batches = [taken[start : start + size] for start in range(0, len(taken), size)]
         yield from (batches[place] for place in dice.permutation(len(batches)))
         left -= len(batches)
