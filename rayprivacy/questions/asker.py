@@ -34,6 +34,7 @@ from rayprivacy.questions.settings import AskerConfig, PairsConfig, PhrasesConfi
 
 LEAST_PAIRS = 10
 ROUNDS = 4  # of draws of phrases, at most; an evidence that has too few even then has as many as it has
+DRAWS = 2  # of a set, for each phrase that is wanted, in a round: a round loads the model anew
 ASK, PREDICT = "ask", "phrases"
 HOW = "It asks questions, and was trained on public pairs alone, without privacy."
 QUESTIONS = pa.schema([*EVIDENCE, ("phrase", pa.string()), ("question", pa.string())])
@@ -190,7 +191,7 @@ def predicted(
     sampling = drawing.model_copy(update={"top_k": 1}) if greedy else drawing
     for number in range(1 if greedy else ROUNDS):
         short = [row for row, own in enumerate(found) if len(own) < how.most]
-        drawn = [(row, prompts[row]) for row in short for _ in range(1 if greedy else how.most)]
+        drawn = [(row, prompts[row]) for row in short for _ in range(1 if greedy else DRAWS * how.most)]
         if drawn:
             for row, text in writer(f"phrases-{number}", drawn, sampling):
                 found[row] = [*dict.fromkeys([*found[row], *phrases.read(text, known)])][: how.most]

@@ -9,7 +9,7 @@ import pytest
 from rayprivacy.core.console import nobody
 from rayprivacy.generation.settings import ONNX, TRANSFORMERS, SamplingConfig
 from rayprivacy.models.settings import AdapterConfig
-from rayprivacy.questions.asker import QUESTIONS, Writer, ask, kept_asker, known_phrases, predicted
+from rayprivacy.questions.asker import DRAWS, QUESTIONS, Writer, ask, kept_asker, known_phrases, predicted
 from rayprivacy.questions.evidence import EVIDENCE
 from rayprivacy.questions.settings import AskerConfig, PhrasesConfig
 
@@ -86,7 +86,7 @@ def test_phrases_are_drawn_until_there_are_enough_or_are_the_likeliest_set(made,
     sets = predicted(writer, EVIDENCES, ASKER, HOW, known)
     assert {len(own) for own in sets} == {2}
     assert all(len(set(own)) == len(own) for own in sets)
-    assert pq.read_table(tmp_path / "phrases-0.parquet").num_rows <= 2 * len(EVIDENCES)
+    assert pq.read_table(tmp_path / "phrases-0.parquet").num_rows <= 2 * DRAWS * len(EVIDENCES)
     greedy = HOW.model_copy(update={"how": "greedy", "most": 3})
     twice = [predicted(replace(writer, seed=seed), EVIDENCES, ASKER, greedy, known) for seed in (1, 2)]
     assert twice[0] == twice[1], "nothing is drawn"
