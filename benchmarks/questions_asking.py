@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from pathlib import Path
 from statistics import mean, stdev
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -107,9 +106,8 @@ class Bench:
         """A row, the sets of phrases, and the questions."""
         how, sampling = ARMS[name]
         asker, settings, known = self.asker(how)
-        began = perf_counter()
         model = kept_asker(self.backbone, self.found.pairs, asker, settings, nobody, self.work, "benchmark")
-        learnt, work = perf_counter(), self.work / f"{name} {self.seed}"
+        work = self.work / f"{name} {self.seed}"
         work.mkdir(exist_ok=True)
         writer = Writer(model, work, 1, best_engine(self.backbone.model.config), self.seed)
         evidence = table_of(self.found.evidence)
@@ -117,8 +115,7 @@ class Bench:
         phrases = predicted(writer, self.found.evidence, asker, settings, known) if known else []
         row = {"arm": name, **figures([(each["document"], each["question"]) for each in asked], self.found)}
         losses = json.loads(model.with_suffix(".json").read_text())
-        times = {"training_s": round(learnt - began, 1), "asking_s": round(perf_counter() - learnt, 1)}
-        return row | losses | times, phrases, asked
+        return row | losses | {"steps": asker.steps}, phrases, asked
 
 
 def figures(asked: Sequence[tuple[int, str]], found: Sets) -> dict[str, Any]:
