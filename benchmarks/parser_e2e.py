@@ -35,8 +35,9 @@ from two_stage_table import recipe_of, recipes
 from rayprivacy.core.private import digest_json
 from rayprivacy.generation.decode import greedy
 from rayprivacy.generation.settings import BATCH
-from rayprivacy.methods.two_stage.parser import Pair, asked, kept_parser
+from rayprivacy.methods.two_stage.parser import VERB, kept_parser
 from rayprivacy.methods.two_stage.private_trees import HOW as PUBLIC
+from rayprivacy.models.asked import Pair, asked
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig, ParserConfig
 from rayprivacy.structures.grammar import Grammar, lispress, read_functions
@@ -146,7 +147,7 @@ class Benchmark:
     def _read(self, parser: Backbone, utterances: list[str]) -> list[str]:
         """The trees of some utterances, many at a time: nothing here is to be released."""
         matcher = matcher_of(self._rules, parser, int(parser.model.config.vocab_size))
-        prompts = [asked(each, parser, self._config().max_tokens) for each in utterances]
+        prompts = [asked(VERB, each, parser, self._config().max_tokens) for each in utterances]
         trees = [""] * len(prompts)
         order = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))
         for start in range(0, len(order), BATCH):

@@ -5,12 +5,14 @@ So far questions are clozes, which need no pairs of questions to learn from. Thi
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from rayprivacy.core.config import Config
+from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.generation.settings import EngineName
+from rayprivacy.models.settings import AdapterConfig
 
 Format = Literal["squad", "beir", "ragas", "pairs"]
 _EXTRA = {"bm25s": "bm25s", "Stemmer": "PyStemmer"}  # modules and their packages
@@ -52,6 +54,60 @@ class EvidenceConfig(Config):
         if not 1 <= self.words[0] <= self.words[1]:
             raise ValueError("words is no range: give the fewest first, e.g. [5, 60]")
         return self
+
+
+class PairsConfig(Config):
+    """Public questions, from which asking is learnt.
+
+    Attributes:
+        source: a Parquet, JSONL or CSV file or directory (a path or a URI). That it is public, and no part of the
+            corpus, is the word of whoever writes the recipe.
+        evidence: the column with what was asked about, a sentence say.
+        question: the column with the question.
+    """
+
+    source: Annotated[str, PathKind.PUBLIC_CORPUS] = Field(min_length=1)
+    evidence: str = "evidence"
+    question: str = "question"
+
+
+class PhrasesConfig(Config):
+    """Which words questions begin with.
+
+    Attributes:
+        how: `predicted` draws phrases for each evidence from what the asker has learnt, `greedy` takes the likeliest
+            set of them, and with `none` the asker begins its questions itself.
+        words: of a phrase.
+        least_share: a phrase with a smaller share of the public questions is its first word alone.
+        most: phrases of an evidence, and so questions about it.
+    """
+
+    how: Literal["predicted", "greedy", "none"] = "predicted"
+    words: int = Field(default=2, ge=1)
+    least_share: float = Field(default=0.0002, ge=0, lt=1)
+    most: int = Field(default=3, ge=1)
+
+
+class AskerConfig(Config):
+    """The language model that asks, trained on public pairs alone.
+
+    Attributes:
+        steps, batch, learning_rate: of AdamW, as for `parser`.
+        adapter: what is trained of the base model.
+        max_tokens: of an evidence, at most; longer ones are cut.
+        question_tokens: of a question behind its phrase, at most.
+        engine: what writes questions, as in `generation`.
+        top_k: tokens among which the next one of a question is drawn; 1 takes the likeliest.
+    """
+
+    steps: int = Field(default=250, ge=1)
+    batch: int = Field(default=16, ge=1)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    adapter: AdapterConfig = AdapterConfig(rank=16, layers=10)
+    max_tokens: int = Field(default=64, ge=1)
+    question_tokens: int = Field(default=32, ge=1)
+    engine: Literal["auto"] | EngineName = "auto"
+    top_k: int = Field(default=1, ge=1)
 
 
 class QuestionsConfig(Config):

@@ -29,8 +29,9 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus import manifest
 from rayprivacy.corpus.layout import HOLDOUT
 from rayprivacy.methods.two_stage import plan, public_side
-from rayprivacy.methods.two_stage.parser import Parser, kept_parser, split_pairs
+from rayprivacy.methods.two_stage.parser import Parser, kept_parser
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
+from rayprivacy.models.asked import split_pairs
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig, ParserConfig
 from rayprivacy.runs.context import RunContext

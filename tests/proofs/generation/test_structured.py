@@ -15,7 +15,8 @@ from rayprivacy.generation.decode import sample
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.generation.text_writers import MASKED_DRAWS, Structure, StructuredWriter
 from rayprivacy.methods.two_stage import parser as parsing
-from rayprivacy.methods.two_stage.parser import UNREAD, Parser, asked, fitted_parser, split_pairs
+from rayprivacy.methods.two_stage.parser import UNREAD, VERB, Parser, fitted_parser
+from rayprivacy.models.asked import asked, split_pairs
 from rayprivacy.models.backbone import load_backbone, model_digest
 from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import ModelConfig, ParserConfig
@@ -262,7 +263,7 @@ def test_only_first_tokens_are_read_and_a_saved_parser_reads_the_same(parser, tm
     save_model(parser.backbone.model, parser.backbone.tokenizer, tmp_path / "parser", "release", "A test.")
     again = Parser(load_backbone(ModelConfig(base=str(tmp_path / "parser"), dtype="float32")), 16, 64, RULES)
     assert [again(said) for said, _ in PAIRS[:3]] == [parser(said) for said, _ in PAIRS[:3]]
-    assert asked("play home", parser.backbone, 16) == "parse play home\n"
+    assert asked(VERB, "play home", parser.backbone, 16) == "parse play home\n"
     long = "play home " * 50
-    assert len(parser.backbone.tokenizer.encode(asked(long, parser.backbone, 16))) < 28
+    assert len(parser.backbone.tokenizer.encode(asked(VERB, long, parser.backbone, 16))) < 28
     assert parser(long) == again(long + "by the band")

@@ -1,0 +1,135 @@
+"""Phrases of public questions, what is asked about, and what an asker learns."""
+
+import math
+import random
+from collections import Counter
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.models.asked import asked
+from rayprivacy.questions.asker import known_phrases, lessons_of, public_pairs
+from rayprivacy.questions.clozes import Document
+from rayprivacy.questions.evidence import EVIDENCE, evidence_table, merge_and_drop
+from rayprivacy.questions.passages import sentences
+from rayprivacy.questions.phrases import Phrases, divergence, question_type, read, recall, written
+from rayprivacy.questions.settings import EvidenceConfig, PairsConfig, PassagesConfig, PhrasesConfig
+
+QUESTIONS = ["what is it ?"] * 6 + ["what was it ?"] * 3 + ["Has lasix helped ?", "Has insulin helped ?", "what if"]
+CONFIG = PhrasesConfig(least_share=0.1)  # of 12 questions: a phrase of one degrades
+PAIRS = [("a", "what was it ?"), ("b", "Has lasix helped ?"), ("a", "what  is it ?"), ("a", "what is that ?")]
+
+
+@pytest.fixture
+def known():
+    return Phrases.of(QUESTIONS, CONFIG)
+
+
+def test_rare_phrases_degrade_to_their_first_word(known):
+    assert known.counts == Counter({"what is": 6, "what was": 3, "Has": 2, "what": 1})
+    said = ["what was there", "Has warfarin helped ?", "what pear", "Has", "what", "why is it", "what   is"]
+    assert [known(each) for each in said] == ["what was", "Has", "what", "Has", "what", None, "what is"]
+    # A share of exactly the least is not above it, and words may be more or fewer.
+    assert Phrases.of(["a b", "a c"], PhrasesConfig(least_share=0.5)).counts == {"a": 2}
+    assert Phrases.of(["a b", "a c"], PhrasesConfig(words=1)).counts == {"a": 2}
+    assert Phrases.of(["a b", "a c"], PhrasesConfig(least_share=0)).counts == {"a b": 1, "a c": 1}
+
+
+def test_sets_have_the_most_frequent_phrases_first(known):
+    assert known.sets(PAIRS) == {"a": ["what is", "what was"], "b": ["Has"]}
+    assert known.frequent(2) == ["what is", "what was"]
+    assert read(written(["what is", "Has"]), known) == ["what is", "Has"]
+    assert read("what was\nwhy is\n\nHas lasix\nHas it\nwhat was", known) == ["what was", "Has"]
+
+
+def test_types_and_how_far_they_are_from_public_ones():
+    assert [question_type(each) for each in ["What is ?", "the what ?", "Why?", ""]] == [
+        "what",
+        "other",
+        "why",
+        "other",
+    ]
+    public = ["what is it"] * 60 + ["who is it"] * 30 + ["in what"] * 10
+    assert abs(divergence(public, public)) < 11, "half a question for each of the other types"
+    alone = divergence(["what is it"], public)
+    assert alone == pytest.approx(100 * math.log((100 + 21 / 2) / 60.5))
+    assert divergence(["who came", "what came"], public) < alone < divergence(["why did it"], public) < 600
+    assert recall([["a", "b"], []], [["a", "c"], ["b", "b"]]) == 1 / 3
+
+
+def test_a_broken_piece_is_one_span_and_a_far_short_one_goes():
+    spans = {
+        "B O B I I O": [(0, 5)],
+        "B I I I O O O O B": [(0, 4)],  # a long one stays, a short one at four words goes
+        "B I I I O O B": [(0, 7)],
+        "B I I I O O O B": [(0, 4)],  # three words between are too many
+        "B I I O O O O": [],  # three words are short
+        "B O B O O O B I I I": [(6, 10)],  # two make three words, which are short still
+        "B O O B O O B": [(0, 7)],
+        "O I I I I B I I I": [(1, 5), (5, 9)],  # an I may begin; long ones that touch stay two
+        "O O": [],
+        "": [],
+    }
+    assert {labels: merge_and_drop(labels.split()) for labels in spans} == spans
+    assert merge_and_drop(["B", "O", "O", "O", "B", "I"], least=1, gap=4) == [(0, 6)]
+
+
+@given(st.lists(st.sampled_from("BIO"), max_size=40))
+def test_what_is_left_is_long_in_order_and_apart(labels):
+    found = merge_and_drop(labels)
+    assert all(end - start > 3 for start, end in found)
+    assert all(one[1] <= other[0] for one, other in pairwise(found))
+    assert all(labels[start] != "O" != labels[end - 1] for start, end in found)
+
+
+def test_evidence_is_where_its_passage_says():
+    text = " ".join(f"Sentence {number} has just {'very ' * (number % 4)}few words." for number in range(30))
+    documents = [Document(7, "title", [text, "Too short."], [3, 4], PassagesConfig(words=16, stride=8))]
+    table = evidence_table(documents, EvidenceConfig(words=(6, 8), most=12), seed=1)
+    assert table.schema == EVIDENCE
+    rows = table.to_pylist()
+    assert len(rows) == 12
+    passages = {passage.id: passage.text for passage in documents[0].passages}
+    whole = {text[start:end] for start, end in sentences(text)}
+    for row in rows:
+        assert passages[row["passage"]] == row["context"]
+        assert row["context"].startswith(row["evidence"], row["evidence_start"])
+        assert row["evidence"] in whole
+    assert evidence_table(documents, EvidenceConfig(words=(6, 8), most=12), seed=1) == table
+    assert evidence_table(documents, EvidenceConfig(words=(6, 8), most=12), seed=2) != table
+
+
+def test_a_phrase_ends_the_prompt_in_training_too(known, tiny_backbone):
+    lessons = lessons_of(PAIRS, known, tiny_backbone, 64)
+    assert lessons[: len(PAIRS)] == [
+        ("ask a\nwhat was", " it ?"),
+        ("ask b\nHas", " lasix helped ?"),
+        ("ask a\nwhat is", " it ?"),
+        ("ask a\nwhat is", " that ?"),
+    ]
+    assert lessons[len(PAIRS) :] == [("phrases a\n", "what is\nwhat was"), ("phrases b\n", "Has")]
+    assert lessons[0][0] == asked("ask", "a", tiny_backbone, 64, "what was"), "as when it asks"
+    # Without phrases it learns whole questions alone, and a long evidence is cut before its phrase.
+    assert known_phrases(PAIRS, PhrasesConfig(how="none")) is None
+    assert lessons_of(PAIRS[:1], None, tiny_backbone, 64) == [("ask a\n", "what was it ?")]
+    prompt, _ = lessons_of([("long " * 99, "what is it ?")], known, tiny_backbone, 4)[0]
+    assert prompt.endswith("\nwhat is")
+    assert len(prompt) < 40
+
+
+def test_public_pairs_are_rows_with_both_and_too_few_are_refused(tmp_path):
+    rows = [{"sentence": f"s {number}", "asked": f"what is {number} ?"} for number in range(12)]
+    random.Random(0).shuffle(rows)
+    pq.write_table(pa.Table.from_pylist([*rows, {"sentence": "s", "asked": None}]), tmp_path / "pairs.parquet")
+    config = PairsConfig(source=str(tmp_path / "pairs.parquet"), evidence="sentence", question="asked")
+    assert public_pairs(config) == [(row["sentence"], row["asked"]) for row in rows]
+    with pytest.raises(ConfigError, match=r"questions\.pairs\.question .*'what'"):
+        public_pairs(config.model_copy(update={"question": "what"}))
+    pq.write_table(pa.Table.from_pylist(rows[:9]), tmp_path / "pairs.parquet")
+    with pytest.raises(ConfigError, match=r"^questions\.pairs\.source has 9 rows .*: give at least 10\.$"):
+        public_pairs(config)
