@@ -34,7 +34,7 @@ from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.spelling import ids_of
 from rayprivacy.questions.estimator import Estimator, as_classes, as_ranking, contrasted, features, misplaced
-from rayprivacy.questions.evidence_reader import Array, Asked, SentenceVectors, beginning, scores, trained
+from rayprivacy.questions.evidence_reader import Array, QuestionSet, SentenceVectors, beginning, scores, trained
 from rayprivacy.questions.keep import candidates, measured, top
 from rayprivacy.questions.overlap import Idf, words
 from rayprivacy.questions.passages import sentences
@@ -51,14 +51,14 @@ Rows = Sequence[tuple[str, Sequence[str], int]]
 class Sets:
     """Questions as arrays: of the source, of the target's articles, annotations, and the test with its articles."""
 
-    source: Asked
-    target: Asked
-    annotated: Asked
-    test: Asked
+    source: QuestionSet
+    target: QuestionSet
+    annotated: QuestionSet
+    test: QuestionSet
     annotated_articles: npt.NDArray[np.int64]
     test_articles: npt.NDArray[np.int64]
-    asked: Asked | None
-    people: Asked | None
+    asked: QuestionSet | None
+    people: QuestionSet | None
     likelihood: npt.NDArray[np.float64] | None
 
 
@@ -76,8 +76,8 @@ def sets(data: Path, asked: Path | None) -> Sets:
 
     vectors = SentenceVectors.of(table, spelt(known))
 
-    def arrays(rows: Rows) -> Asked:
-        return Asked.of(rows, lambda texts: vectors(spelt(texts)), idf)
+    def arrays(rows: Rows) -> QuestionSet:
+        return QuestionSet.of(rows, lambda texts: vectors(spelt(texts)), idf)
 
     squad = [_of_squad(rows) for rows in (annotated.annotations, annotated.heldout)]
     articles = [
@@ -118,7 +118,7 @@ class Trial:
     sets: Sets
     name: str
     seed: int
-    written: Asked
+    written: QuestionSet
     clean: Mask | None
     settings: ValueConfig
 
@@ -126,7 +126,7 @@ class Trial:
         dice = self._dice(1)
         return trained(beginning(), self.sets.source[dice.permutation(len(self.sets.source))[:SOURCE]], dice, EPOCHS)
 
-    def columns(self, theta: Array, annotated: Asked) -> tuple[dict[str, npt.NDArray[Any]], Array]:
+    def columns(self, theta: Array, annotated: QuestionSet) -> tuple[dict[str, npt.NDArray[Any]], Array]:
         """What is known of each written question by some annotations, and the reader of these."""
         dice = self._dice(2)
         reader = trained(theta, annotated, dice, EPOCHS)
@@ -168,7 +168,7 @@ class Trial:
         published = self.settings.model_copy(update={"reward": "em", "inner_rate": 1.0})
         return values(Learning.of(Feedback(theta, self.written, self.sets.annotated, published), reader), self.seed)
 
-    def served(self, theta: Array, kept: Asked, annotated: Asked | None = None) -> list[Array]:
+    def served(self, theta: Array, kept: QuestionSet, annotated: QuestionSet | None = None) -> list[Array]:
         """Readers that learn from questions and then from annotations, in several orders."""
         found = []
         for order in range(ORDERS):
@@ -224,7 +224,7 @@ class Trial:
         return np.random.default_rng([self.seed, purpose])
 
 
-def right(readers: Array, asked: Asked) -> npt.NDArray[np.float64]:
+def right(readers: Array, asked: QuestionSet) -> npt.NDArray[np.float64]:
     """The share of readers that find the evidence of each question."""
     return (scores(readers, asked).argmax(axis=-1) == asked.evidence).mean(axis=0)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rayprivacy.questions.evidence_reader import Array, Asked, probabilities
+from rayprivacy.questions.evidence_reader import Array, QuestionSet, probabilities
 
 _HIDDEN = 64
 _SURE = 3.0  # log-odds at most, so that each question is taken, and left, now and then
@@ -19,7 +19,7 @@ _DECAY, _SQUARED, _TINY = 0.9, 0.999, 1e-8  # of Adam (Kingma and Ba, 2015)
 _MARGIN, _STEPS, _BATCH, _LEARNING = 0.15, 300, 80, 0.001
 
 
-def features(asked: Asked, theta: Array) -> Array:
+def features(asked: QuestionSet, theta: Array) -> Array:
     """What the estimator sees of questions and their evidence, by vectors and by a reader, [questions, columns]."""
     rows = np.arange(len(asked))
     evidence = asked.sentences[rows, asked.evidence]
@@ -93,7 +93,7 @@ class Estimator:
         return found
 
 
-def misplaced(asked: Asked, dice: np.random.Generator) -> Asked:
+def misplaced(asked: QuestionSet, dice: np.random.Generator) -> QuestionSet:
     """The same questions about another sentence of their passage, drawn; those of one sentence are left out."""
     others = asked.real.copy()
     others[np.arange(len(asked)), asked.evidence] = False

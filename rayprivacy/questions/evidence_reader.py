@@ -68,7 +68,7 @@ class SentenceVectors:
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuestionSet:
     """Questions among the sentences of their passages, as arrays; passages are filled up to the longest.
 
     Attributes:
@@ -88,7 +88,7 @@ class Asked:
     @staticmethod
     def of(
         rows: Sequence[tuple[str, Sequence[str], int]], vectors: Callable[[Sequence[str]], Array], idf: Idf
-    ) -> "Asked":
+    ) -> "QuestionSet":
         """The arrays of rows (question, sentences of its passage, which of them is the evidence)."""
         texts = sorted({text for question, sentences, _ in rows for text in (question, *sentences)})
         place, known = {text: number for number, text in enumerate(texts)}, vectors(texts)
@@ -99,19 +99,19 @@ class Asked:
             overlaps[row, : len(sentences)] = [idf.overlap(question, sentence) for sentence in sentences]
         real = np.arange(shape[1]) < np.array([[len(sentences)] for _, sentences, _ in rows])
         evidence = np.array([number for *_, number in rows], dtype=np.int64)
-        return Asked(known[[place[question] for question, *_ in rows]], known[chosen], overlaps, real, evidence)
+        return QuestionSet(known[[place[question] for question, *_ in rows]], known[chosen], overlaps, real, evidence)
 
     def __len__(self) -> int:
         return len(self.evidence)
 
-    def __getitem__(self, rows: npt.NDArray[np.integer | np.bool_]) -> "Asked":
-        return Asked(
+    def __getitem__(self, rows: npt.NDArray[np.integer | np.bool_]) -> "QuestionSet":
+        return QuestionSet(
             self.questions[rows], self.sentences[rows], self.overlaps[rows], self.real[rows], self.evidence[rows]
         )
 
-    def about(self, evidence: Numbers) -> "Asked":
+    def about(self, evidence: Numbers) -> "QuestionSet":
         """The same questions, about other sentences."""
-        return Asked(self.questions, self.sentences, self.overlaps, self.real, evidence)
+        return QuestionSet(self.questions, self.sentences, self.overlaps, self.real, evidence)
 
 
 def beginning(width: int = WIDTH) -> Array:
@@ -119,7 +119,7 @@ def beginning(width: int = WIDTH) -> Array:
     return np.zeros(width * width + 1, dtype=np.float32)
 
 
-def scores(theta: Array, asked: Asked) -> Array:
+def scores(theta: Array, asked: QuestionSet) -> Array:
     """What each of many readers thinks of each sentence, [readers, questions, most]; of filling, minus infinity."""
     width = asked.questions.shape[1]
     turned = asked.questions @ theta[:, :-1].reshape(-1, width, width)
@@ -127,14 +127,14 @@ def scores(theta: Array, asked: Asked) -> Array:
     return np.where(asked.real, met + theta[:, -1, None, None] * asked.overlaps, np.float32(-np.inf))
 
 
-def probabilities(theta: Array, asked: Asked) -> Array:
+def probabilities(theta: Array, asked: QuestionSet) -> Array:
     """The same as probabilities that sum to 1 over the sentences of a passage."""
     found = scores(theta, asked)
     found = np.exp(found - found.max(axis=-1, keepdims=True))
     return np.asarray(found / found.sum(axis=-1, keepdims=True))
 
 
-def gradients(theta: Array, asked: Asked, weights: Array) -> Array:
+def gradients(theta: Array, asked: QuestionSet, weights: Array) -> Array:
     """Of each reader's loss, summed over questions by weights [readers, questions] and divided by their number."""
     pulls = probabilities(theta, asked)
     pulls[:, np.arange(len(asked)), asked.evidence] -= 1
@@ -144,7 +144,7 @@ def gradients(theta: Array, asked: Asked, weights: Array) -> Array:
     return np.concatenate([product, (pulls * asked.overlaps).sum(axis=(1, 2))[:, None]], axis=1)
 
 
-def trained(theta: Array, asked: Asked, dice: np.random.Generator, epochs: int = 1) -> Array:
+def trained(theta: Array, asked: QuestionSet, dice: np.random.Generator, epochs: int = 1) -> Array:
     """One reader, trained on questions in an order that is drawn; `theta` stays as it is."""
     found, every = theta[None].copy(), np.ones((1, _BATCH), np.float32)
     for _ in range(epochs):
@@ -155,12 +155,12 @@ def trained(theta: Array, asked: Asked, dice: np.random.Generator, epochs: int =
     return np.asarray(found[0])
 
 
-def accuracies(theta: Array, asked: Asked) -> npt.NDArray[np.float64]:
+def accuracies(theta: Array, asked: QuestionSet) -> npt.NDArray[np.float64]:
     """The share of questions for which each reader finds the evidence."""
     return np.asarray((scores(theta, asked).argmax(axis=-1) == asked.evidence).mean(axis=-1))
 
 
-def losses(theta: Array, asked: Asked) -> npt.NDArray[np.float64]:
+def losses(theta: Array, asked: QuestionSet) -> npt.NDArray[np.float64]:
     """The mean negative log-probability that each reader gives the evidence."""
     found = probabilities(theta, asked)[:, np.arange(len(asked)), asked.evidence]
     return np.asarray(-np.log(np.maximum(found, 1e-9)).mean(axis=-1, dtype=np.float64))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.private import Seal
 from rayprivacy.questions.estimator import Estimator, chances, features
-from rayprivacy.questions.evidence_reader import Array, Asked, Numbers, accuracies, gradients, losses
+from rayprivacy.questions.evidence_reader import Array, Numbers, QuestionSet, accuracies, gradients, losses
 from rayprivacy.questions.value_settings import ValueConfig
 from rayprivacy.work.mapping import in_actors
 
@@ -38,8 +38,8 @@ class Feedback:
     """
 
     start: Array
-    written: Asked
-    annotated: Asked
+    written: QuestionSet
+    annotated: QuestionSet
     settings: ValueConfig
 
     def rewards(self, chosen: Numbers, taken: Array, order: Numbers) -> npt.NDArray[np.float64]:

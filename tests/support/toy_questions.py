@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rayprivacy.questions.evidence_reader import Asked, beginning, trained
+from rayprivacy.questions.evidence_reader import QuestionSet, beginning, trained
 from rayprivacy.questions.value import Feedback, Learning
 from rayprivacy.questions.value_settings import ValueConfig
 
@@ -20,7 +20,7 @@ def toy_questions(dice, number, most=4):
     questions = sentences[rows, evidence] + dice.normal(0, 0.7, (number, WIDTH)).astype(np.float32)
     overlaps = dice.random((number, most)).astype(np.float32) * 0.4
     overlaps[rows, evidence] += 0.2
-    return Asked(questions, sentences * real[..., None], overlaps * real, real, evidence)
+    return QuestionSet(questions, sentences * real[..., None], overlaps * real, real, evidence)
 
 
 @dataclass

@@ -5,7 +5,7 @@ import pytest
 from toy_questions import WIDTH, toy_questions
 
 from rayprivacy.questions.evidence_reader import (
-    Asked,
+    QuestionSet,
     SentenceVectors,
     accuracies,
     beginning,
@@ -45,7 +45,9 @@ def test_vectors_are_of_one_length_and_of_the_directions_that_vary():
 
 def test_rows_become_arrays():
     rows = [("who sat ?", SENTENCES, 0), ("who ran ?", SENTENCES[1:], 0)]
-    asked = Asked.of(rows, lambda texts: np.array([[len(text), text.count("t")] for text in texts], np.float32), IDF)
+    asked = QuestionSet.of(
+        rows, lambda texts: np.array([[len(text), text.count("t")] for text in texts], np.float32), IDF
+    )
     assert asked.questions.tolist() == [[9, 1], [9, 0]]
     assert asked.sentences[1, :2].tolist() == [[11, 1], [19, 3]]
     assert asked.real.tolist() == [[True] * 3, [True, True, False]]
