@@ -31,6 +31,7 @@ from rayprivacy.dpsgd.engines.engine import Engine, StepNoise, make_engine
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
+from rayprivacy.models import packing
 from rayprivacy.models.norms.parameter import weighted_sum
 from rayprivacy.models.norms.terms import Dense, Weights
 from rayprivacy.release.step_mechanism import NoisySteps
@@ -130,8 +131,8 @@ def tiny_model(kind: str, seed: int = 0) -> Any:
 
 def losses(model: Any, batch: Any, half: bool = False) -> Tensor:
     """Weighted negative log-likelihoods of rows: in the model's own precision, or under bfloat16 autocast."""
-    if isinstance(batch, Row):
-        return row_losses(model, batch, half)
+    if isinstance(batch, Row) or packing.causal(model).config._attn_implementation == packing.BY_DOCUMENT:
+        return row_losses(model, batch, half)  # all ranks use the head equally often, those without a unit too
     positions = torch.arange(batch.ids.shape[1]).expand_as(batch.ids).contiguous()
     inputs = {"input_ids": batch.ids, "position_ids": positions}
     if model.config.model_type == "bert":  # looks both ways, so it must be told what is padding
