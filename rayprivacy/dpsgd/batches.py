@@ -15,14 +15,13 @@ which kernel multiplies two matrices, and in which order it adds, depends on the
 moved the gradients in it by 0.8 % of C each. So no shape that a unit is computed in depends on other units:
 
 - `rows`: units stand behind each other in rows of one length, which is all that a model is given, whoever is sampled.
-  Attention and norms are taken piece by piece, in widths that depend on the piece alone (`models.packing`).
-- `physical_batches`, for models and losses that cannot read such rows: the width of a batch is that of the unit's own
+  Attention and norms are taken piece by piece, in tensors of the piece's own shape (`models.packing`).
+- `physical_batches`, on a GPU and for models and losses that cannot read such rows: the width of a batch is that of the unit's own
   longest document, all units of the batch have that width and that number of documents, and the batch has the same
   number of rows for that shape at every step: what units leave empty is filled with padding.
 
 What is left to the kernels is that a row's result does not depend on the row's place in a matrix of a given shape, nor
-on what stands in other rows, and that of a matrix in a batch of them not on how many there are. `independence` looks at
-that on the machine and the model at hand, before the first step.
+on what stands in other rows. `independence` looks at that on the machine and the model at hand, before the first step.
 
 How many units are sampled, and how long they are, is private: neither the number nor the shape of batches is logged or
 reported. Padding goes to the right, where a causal model never looks at it.
@@ -39,7 +38,7 @@ import numpy.typing as npt
 import torch
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.models.packing import Pieces, positions_of
+from rayprivacy.models.packing import Pieces
 
 _WIDTH_STEP = 8
 _Weights = npt.NDArray[np.floating]
@@ -95,7 +94,7 @@ class Batch:
 class Row:
     """Whole units behind each other in one row of tokens: the inputs of a causal model, and what each is to predict.
 
-    The last token of a document is predicted and not read. Its last token, at least, is padding.
+    The last token of a document is predicted and not read. Rows of one length are filled up with padding.
     """
 
     ids: torch.Tensor  # token ids, int64 [1, tokens]
@@ -147,7 +146,7 @@ def row_of(units: list[list[Document]], tokens: int, pad: int, decay: float = 0.
     documents = Pieces(tuple(len(document.ids) - 1 for document, _ in weighted), tokens)
     return Row(
         torch.from_numpy(ids)[None],
-        positions_of(documents),
+        documents.positions(),
         torch.from_numpy(labels),
         torch.from_numpy(weights),
         documents,

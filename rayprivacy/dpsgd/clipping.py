@@ -118,7 +118,7 @@ class UnitGradients(ClippedGradients, Protocol):
     """Clipped gradients of units, as opposed to those of micro-batches."""
 
     def squared_norms(self, losses: Callable[[], Tensor], units: Units) -> Tensor:
-        """Squared norm of each unit's gradient by each parameter, float64 [units, parameters], in `Pieces.order`."""
+        """Squared norm of each unit's gradient by each parameter, float64 [units, parameters]."""
 
 
 class BookKeeping:
@@ -297,7 +297,7 @@ def _squared_norms(units: list[Dense]) -> Tensor:
 
 
 def _sum(held: list[Dense], weights: Weights) -> Tensor:
-    return held.pop().add_sum(None, weights)
+    return held.pop().sum(weights)
 
 
 def _tied(model: nn.Module) -> list[str]:

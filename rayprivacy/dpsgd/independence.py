@@ -251,9 +251,7 @@ class _UnitTrial:
 
     def _look_at_row(self, losses: Losses, units: list[list[Document]], tokens: int) -> Tensor:
         """The loss of every unit of one row, and the squared norms of its gradient, [units, 1 + parameters]."""
-        row = row_of(units, tokens, _PAD)
-        found = self._look(losses, row)
-        return found[torch.tensor(row.by_unit.order, device=found.device).argsort()]
+        return self._look(losses, row_of(units, tokens, _PAD))
 
     def compare_with_autograd(self, batch: Batch | Row, clipping: Clipping) -> None:
         """What one unit adds to the sum, and torch's own gradient of its loss, clipped by its own norm."""

@@ -35,7 +35,7 @@ RowLoss = Callable[[Any, Batch], Tensor]
 
 
 def row_losses(model: Any, batch: Batch | Row, low_precision: bool = False) -> Tensor:
-    """Losses in nats, float32, of a causal language model: [rows] of a batch, [units] of a row, in its own order.
+    """Losses in nats, float32, of a causal language model: [rows] of a batch, [units] of a row.
 
     `low_precision` computes under bfloat16 autocast.
     """
@@ -56,19 +56,18 @@ def _of_rows(model: Any, batch: Batch, device: torch.device) -> Tensor:
 
 
 def _of_units(model: Any, batch: Row, device: torch.device) -> Tensor:
-    weights, documents, units = batch.weights.to(device), batch.documents.to(device), batch.by_unit.to(device)
+    weights, owners = batch.weights.to(device), batch.by_unit.owners().to(device)
     (place,) = torch.nonzero(weights, as_tuple=True)
     inputs: dict[str, object] = {
         "input_ids": batch.ids.to(device),
         "position_ids": batch.positions.to(device),
-        "documents": documents,
+        "documents": batch.documents,
         "use_cache": False,
     }
     if batch.states is not None:
         inputs["states"] = batch.states.to(device)
-    row = torch.zeros_like(place)
-    nll = _nll(model, inputs, (row, place), batch.labels.to(device)[place], batch.least_targets)
-    return torch.zeros(len(units.lengths), device=device).index_add(0, units.owner[place], nll * weights[place])
+    nll = _nll(model, inputs, (torch.zeros_like(place), place), batch.labels.to(device)[place], batch.least_targets)
+    return torch.zeros(len(batch.by_unit.lengths), device=device).index_add(0, owners[place], nll * weights[place])
 
 
 def _nll(model: Any, inputs: dict[str, object], at: tuple[Tensor, Tensor], labels: Tensor, least: int) -> Tensor:

@@ -80,7 +80,7 @@ class LowerLayers:
         for row in rows(units, self._tokens, _PAD):
             states = self._below(row)
             self._like = states[:0]
-            for ids, own in zip(_documents(row), states.split([*row.documents.lengths, _rest(row)]), strict=False):
+            for ids, own in zip(_documents(row), row.documents.of(states), strict=True):
                 found[_key(ids)] = own
                 self._keep(_key(ids), own)
         return found
@@ -99,7 +99,7 @@ class LowerLayers:
                 packing.causal(self._model).base_model(
                     input_ids=row.ids.to(device),
                     position_ids=row.positions.to(device),
-                    documents=row.documents.to(device),
+                    documents=row.documents,
                     use_cache=False,
                 )
         except _Reached as reached:
@@ -123,7 +123,7 @@ class LowerLayers:
 
     def _states(self, row: Row, new: dict[bytes, Tensor]) -> Tensor:
         parts = [self._of(ids, length, new) for ids, length in zip(_documents(row), row.documents.lengths, strict=True)]
-        return torch.cat([*parts, self._like.new_zeros(_rest(row), self._like.shape[1])])[None]
+        return torch.cat([*parts, self._like.new_zeros(row.documents.rest, self._like.shape[1])])[None]
 
     def _of(self, ids: bytes, length: int, new: dict[bytes, Tensor]) -> Tensor:
         key = _key(ids)
@@ -141,13 +141,7 @@ def _given_or_computed(forward: Callable[..., Any], hidden: Tensor, *args: Any, 
 
 def _documents(row: Row) -> list[bytes]:
     """The tokens of each document of a row."""
-    parts = row.ids[0].split([*row.documents.lengths, _rest(row)])[:-1]
-    return [part.numpy().tobytes() for part in parts]
-
-
-def _rest(row: Row) -> int:
-    """How many tokens of a row are of no document."""
-    return row.documents.tokens - sum(row.documents.lengths)
+    return [part.numpy().tobytes() for part in row.documents.of(row.ids[0])]
 
 
 def _key(ids: bytes) -> bytes:

@@ -189,9 +189,9 @@ class EngineConfig(Config):
         zero: DeepSpeed's ZeRO stage; None is plain PyTorch with an all-reduce.
         offload: keep the optimizer's state in the memory of the host (ZeRO 1 to 3).
         gradients: `bookkeeping` (ours, one backward pass) or `opacus` (per-sample gradients, untied weights only).
-        batch_tokens: tokens of one row of users; None takes 256 on a CPU, 8,192 on a GPU. Where a model cannot read
-            rows, tokens of a padded batch, which always has as many rows as fit (see `batches`), so that a large one is
-            mostly padding where few users of one length are sampled at once.
+        batch_tokens: tokens of one row of users; None takes 256 on a CPU, 8,192 on a GPU. On a GPU, and where a model
+            cannot read rows, tokens of a padded batch, which always has as many rows as fit (see `batches`), so that a
+            large one is mostly padding where few users of one length are sampled at once.
         gradient_checkpointing: compute activations twice, and keep fewer.
         cpus: threads of each worker; 0 shares out what its machine has.
         gpu: each worker takes one GPU.

@@ -176,14 +176,15 @@ def lengths_of(units: list[dict[str, Tensor]], scales: tuple[float, ...] = ()) -
 def clipped_sum(units: list[dict[str, Tensor]], clipping: Clipping) -> dict[str, Tensor]:
     """What is meant to be computed, straight from the definition of each kind of clipping."""
     total = {name: torch.zeros_like(part) for name, part in units[0].items()}
+    scales = clipping.scales or (1.0,) * len(total)
     for unit, whole in zip(units, lengths_of(units, clipping.scales).tolist(), strict=True):
-        for name, part in unit.items():
+        for (name, part), scale in zip(unit.items(), scales, strict=True):
             if clipping.kind == "flat":
                 coefficient = min(1.0, clipping.norm / whole)
             elif clipping.kind == "automatic":
                 coefficient = clipping.norm / (whole + 0.01)
             else:
-                coefficient = min(1.0, clipping.norm / math.sqrt(len(unit)) / max(part.norm().item(), 1e-300))
+                coefficient = min(1.0, clipping.norm / math.sqrt(len(unit)) / max(part.norm().item() / scale, 1e-300))
             total[name] += coefficient * part
     return total
 
@@ -374,9 +375,7 @@ def _part(gradient: Any, unit: int, coefficients: Tensor) -> Tensor | None:
     one[unit] = coefficients[unit]
     with torch.no_grad():
         alone = Weights.of(one)
-        found: Tensor = (
-            gradient.add_sum(None, alone) if isinstance(gradient, Dense) else weighted_sum([gradient], [alone])
-        )
+        found: Tensor = gradient.sum(alone) if isinstance(gradient, Dense) else weighted_sum([gradient], [alone])
     return found
 
 

@@ -12,7 +12,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from rayprivacy.models.norms.terms import Dense, Outer, Rows, Weights
+from rayprivacy.models.norms.terms import Dense, Outer, Rows, Weights, product
 
 MARGIN = 2 * torch.finfo(torch.float32).eps  # steps of rounding that are added to squared norms, see `terms`
 
@@ -61,12 +61,21 @@ class ParameterGradient:
         return (norm + rounding * length).square()
 
 
-def weighted_sum(groups: list[ParameterGradient], weights: list[Weights]) -> Tensor:
-    """The weighted sum over the units of all groups, in the parameter's shape: float64 where they are `dense`."""
-    total: Tensor | None = None
-    for group, own in zip(groups, weights, strict=True):
-        for term in group._terms:
-            total = term.add_sum(total, own)
+def weighted_sum(gradients: list[ParameterGradient], weights: list[Weights]) -> Tensor:
+    """The weighted sum over the units of all gradients, in the parameter's shape: float64 where one is `dense`.
+
+    Gradients of one form are one product, however many they are.
+    """
+    pairs = list(zip(gradients, weights, strict=True))
+    outer = [own.outer.scaled(few) for own, few in pairs if own.outer]
+    dense = [(own.dense.values, few) for own, few in pairs if own.dense]
+    total = product(_joined([left for left, _ in outer]).T, _joined([right for _, right in outer])) if outer else None
+    for own, few in pairs:
+        total = own.rows.add_sum(total, few) if own.rows else total
+    if dense:
+        kept = Dense(_joined([few.select(values) for values, few in dense]))
+        whole = kept.sum(Weights(_joined([few.values for _, few in dense]), None))
+        total = whole if total is None else whole.add_(total)
     assert total is not None
     return total
 
@@ -86,3 +95,7 @@ def _one_after_another(terms: list[Rows], rows_per_unit: int) -> Rows | None:
 
 def _cat(sides: list[Tensor]) -> Tensor:
     return sides[0] if len(sides) == 1 else torch.cat(sides, 1)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -17,6 +17,7 @@ different units must not meet before `losses`: a mean over the batch would make 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from typing import Any, cast
 
 import torch
@@ -27,8 +28,10 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.norms.parameter import ParameterGradient, Term, weighted_sum
 from rayprivacy.models.norms.rules import Use, rules_of
 from rayprivacy.models.norms.terms import Outer, Weights
-from rayprivacy.models.packing import Pieces, rectangles
+from rayprivacy.models.packing import Pieces
 
+# Gradients of LoRA's factors are no larger than the operands of so many positions: their sums are in float64.
+_POSITIONS = 64
 Units = int | Pieces  # rows of each, one after the other; or pieces of one row
 
 
@@ -43,7 +46,7 @@ class Recorder:
         """Find the rules; a module with trainable parameters that has none is refused, by its kind."""
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._rules = rules_of(model)
-        self._terms: dict[nn.Parameter, dict[int, list[Term]]] = {}  # of each group of units
+        self._terms: dict[nn.Parameter, dict[int, list[Term]]] = {}  # of each unit in a row, or of all rows together
         self._edges: list[GradientEdge] = []
         self._gradients: dict[nn.Parameter, list[ParameterGradient]] = {}
         self._units: Units = 1
@@ -75,15 +78,12 @@ class Recorder:
 
     @torch.no_grad()
     def squared_norms(self) -> Tensor:
-        """Squared norm of each unit's gradient by each parameter, or a little more: float64 [units, parameters].
-
-        Units that are pieces of a row come in the order of their widths (`Pieces.order`).
-        """
+        """Squared norm of each unit's gradient by each parameter, or a little more: float64 [units, parameters]."""
         rows, units = self._units if isinstance(self._units, int) else 1, self._count
         columns = []
         for parameter in self.parameters:
             if terms := self._terms.pop(parameter, None):
-                found = [ParameterGradient.of(terms[group], rows) for group in sorted(terms)]
+                found = [ParameterGradient.of(own, rows) for _, own in sorted(terms.items(), key=itemgetter(0))]
                 self._gradients[parameter] = found
                 columns.append(torch.cat([each.squared() for each in found]))
             else:
@@ -112,19 +112,22 @@ class Recorder:
         }
 
     def _weights(self, coefficients: Tensor) -> list[Weights]:
-        """The coefficients of each group of units."""
-        if isinstance(self._units, int):
-            return [Weights.of(coefficients)]
-        return [Weights.of(own) for own in coefficients.split([len(group) for group in self._units.groups])]
+        """The coefficients of all rows together, or of each unit in a row."""
+        every = [coefficients] if isinstance(self._units, int) else coefficients.split(1)
+        return [Weights.of(own) for own in every]
 
     def _note(self, use: Use) -> None:
-        for group, own in enumerate(self._by_group(use)):
+        for number, own in enumerate(self._by_unit(use)):
             for parameter, term in self._rules[use.module](own):
-                kept = term.dense() if isinstance(term, Outer) and term.short else term
-                self._terms.setdefault(parameter, {}).setdefault(group, []).append(kept)
+                kept = term.dense() if isinstance(term, Outer) and self._kept_whole(term) else term
+                self._terms.setdefault(parameter, {}).setdefault(number, []).append(kept)
 
-    def _by_group(self, use: Use) -> Iterator[Use]:
-        """The use as it is, or the units' parts of it, those of one width together."""
+    def _kept_whole(self, term: Outer) -> bool:
+        """Whether gradients are kept as they are: small ones, and those of factors however short a unit in a row is."""
+        return term.short or (not isinstance(self._units, int) and term.as_short_as(_POSITIONS))
+
+    def _by_unit(self, use: Use) -> Iterator[Use]:
+        """The use as it is, by rows, or each unit's piece of it, in memory of its own (`models.packing`)."""
         sides = (use.input, use.gradient)
         if isinstance(self._units, int):
             if {len(side) for side in sides} != {self._rows}:
@@ -133,8 +136,8 @@ class Recorder:
             return
         if {side.shape[:2] for side in sides} != {(1, self._units.tokens)}:
             raise _mixed(use, f"a row of {self._units.tokens} tokens")
-        for input, gradient in zip(*(rectangles(side[0], self._units) for side in sides), strict=True):
-            yield Use(use.module, input, gradient)
+        for input, gradient in zip(*(self._units.of(side[0]) for side in sides), strict=True):
+            yield Use(use.module, input[None].clone(), gradient[None].clone())
 
     @contextmanager
     def _hooks(self, edges: list[GradientEdge]) -> Iterator[None]:
@@ -186,8 +189,8 @@ def _mixed(use: Use, expected: str) -> ConfigError:
 
 
 def _sum(parameter: nn.Parameter, held: list[list[ParameterGradient] | None], weights: list[Weights]) -> Tensor:
-    groups = held.pop()  # a second call finds nothing, and fails
-    if groups is None:
+    found = held.pop()  # a second call finds nothing, and fails
+    if found is None:
         return torch.zeros(getattr(parameter, "ds_shape", parameter.shape), device=parameter.device)
     with torch.no_grad():
-        return weighted_sum(groups, weights)
+        return weighted_sum(found, weights)

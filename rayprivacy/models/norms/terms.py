@@ -67,14 +67,12 @@ def batched_product(left: Tensor, right: Tensor) -> Tensor:
         return torch.bmm(left.float(), right.float())
 
 
-def add_product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
-    """[n, m] times [m, k] in float32, added in place to `total` if there is one."""
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """[n, m] times [m, k] in float32."""
     with torch.autocast(left.device.type, enabled=False):
         if dtype := operand_dtype(left, right):
-            low = torch.mm(left.to(dtype), right.to(dtype), out_dtype=torch.float32)
-            return low if total is None else total.add_(low)
-        left, right = left.float(), right.float()
-        return torch.mm(left, right) if total is None else total.addmm_(left, right)
+            return torch.mm(left.to(dtype), right.to(dtype), out_dtype=torch.float32)
+        return torch.mm(left.float(), right.float())
 
 
 def operand_dtype(left: Tensor, right: Tensor) -> torch.dtype | None:
@@ -99,14 +97,13 @@ class Dense:
         squared = torch.linalg.vector_norm(self.values.flatten(1), dim=1, dtype=torch.float64).square()
         return squared, torch.zeros_like(squared)
 
-    def add_sum(self, total: Tensor | None, weights: Weights) -> Tensor:
-        """The weighted sum over units, float64 [*shape], added to `total` in place if there is one.
+    def sum(self, weights: Weights) -> Tensor:
+        """The weighted sum over units, float64 [*shape].
 
         In float64 the products are exact, and a unit more or less moves the sum of the others by 1e-16 of it at most.
         """
         flat = weights.select(self.values).flatten(1).double()
-        summed = torch.mv(flat.T, weights.values.double()).view(self.values.shape[1:])
-        return summed if total is None else total.add_(summed)
+        return torch.mv(flat.T, weights.values.double()).view(self.values.shape[1:])
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,7 +121,11 @@ class Outer:
     @property
     def short(self) -> bool:
         """Whether the gradients [units, n, m] are no larger than the operands they would replace."""
-        positions, n, m = self.left.shape[1], self.left.shape[2], self.right.shape[2]
+        return self.as_short_as(self.left.shape[1])
+
+    def as_short_as(self, positions: int) -> bool:
+        """Whether the gradient of a unit is no larger than the operands of so many positions."""
+        n, m = self.left.shape[2], self.right.shape[2]
         return n * m <= positions * (n + m)
 
     def dense(self) -> Dense:
@@ -155,13 +156,16 @@ class Outer:
         gram = batched_product(self.left[:, these], self.left[:, those].transpose(1, 2))
         return gram.mul_(batched_product(self.right[:, these], self.right[:, those].transpose(1, 2)))
 
-    def add_sum(self, total: Tensor | None, weights: Weights) -> Tensor:
-        """The weighted sum over units, float32 [n, m], added to `total` in place if there is one."""
+    def scaled(self, weights: Weights) -> tuple[Tensor, Tensor]:
+        """Both sides of the units that take part, one of them times their coefficients: [positions, n], [positions, m].
+
+        The product of the first, turned, with the second is the weighted sum over units.
+        """
         if self.left.shape[2] <= self.right.shape[2]:  # scaling makes a copy: of the narrower operand
             left, right = weights.scale(self.left), weights.select(self.right)
         else:
             left, right = weights.select(self.left), weights.scale(self.right)
-        return add_product(total, left.flatten(0, 1).T, right.flatten(0, 1))
+        return left.flatten(0, 1), right.flatten(0, 1)
 
 
 def _lengths(gram: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from engine_cases import PAD, Case, losses, made, tiny_model
+from engine_cases import PAD, Case, lengths_of, losses, made, tiny_model, unit_gradients
+from engine_cases import clipped_sum as expected_sum
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import (
@@ -22,7 +23,7 @@ from rayprivacy.dpsgd.independence import check_rows
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.dpsgd.lower_layers import LowerLayers
 from rayprivacy.models import packing
-from rayprivacy.models.packing import Pieces, can_be_packed, rectangles, width_of
+from rayprivacy.models.packing import Pieces, can_be_packed
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import _with_lora
 
@@ -61,21 +62,14 @@ def test_every_document_is_in_one_row_with_its_own_positions_labels_and_weights(
 
 
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=20))
-def test_pieces_are_taken_out_and_put_back(lengths):
+def test_pieces_are_what_stands_behind_each_other(lengths):
     pieces = Pieces(tuple(lengths), sum(lengths) + 3)
     row = torch.arange(pieces.tokens * 2).view(-1, 2)
-    whole = row.split([*lengths, 3])
-    groups = list(rectangles(row, pieces))
-    taken = [piece for group in groups for piece in group]
-    for number, piece in zip(pieces.order, taken, strict=True):
-        assert len(piece) == width_of(lengths[number]) < 2 * max(16, lengths[number])
-        assert torch.equal(piece[: lengths[number]], whole[number])
-        assert (piece[lengths[number] :] == row[-1]).all()
-    every = torch.cat([*(group.flatten(0, 1) for group in groups), torch.full((1, 2), -1)])
-    assert torch.equal(every[pieces.back][: sum(lengths)], row[: sum(lengths)])
-    assert (every[pieces.back][sum(lengths) :] == -1).all()
-    ranks = [pieces.order.index(number) for number in range(len(lengths))]
-    assert pieces.owner.tolist() == [*np.repeat(ranks, lengths), *[len(lengths)] * 3]
+    found = pieces.of(row)
+    assert [len(piece) for piece in found] == lengths
+    assert torch.equal(torch.cat([*found, row[-3:]]), row)
+    assert pieces.owners().tolist() == np.repeat(np.arange(len(lengths)), lengths).tolist()
+    assert pieces.positions().tolist() == [[*(at for length in lengths for at in range(length)), 0, 0, 0]]
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt2_lora", "llama_lora"])
@@ -83,30 +77,50 @@ def test_losses_of_units_are_those_of_batches(kind):
     model, units = tiny_model(kind).eval(), [_documents(each) for each in ([7], [3, 12], [20], [5, 5, 5])]
     assert can_be_packed(model, 20)
     (row,) = rows(units, 64, PAD)
-    found = row_losses(model, row)[torch.tensor(row.by_unit.order).argsort()]
+    found = row_losses(model, row)
     sizes = sorted(units, key=lambda unit: sum(len(each.ids) - 1 for each in unit), reverse=True)
     for unit, own in zip(sizes, found, strict=True):
         (batch,) = physical_batches([unit], 1, PAD)
         torch.testing.assert_close(own, losses(model, batch).sum(), rtol=1e-5, atol=1e-6)
 
 
-def test_a_unit_of_nan_reaches_nobody_else():
-    """Zeros that fill up groups come from the padding of the row, which no unit may write into."""
-    model = tiny_model("llama_lora").eval()
+@pytest.mark.parametrize("kind", ["llama_lora", "llama_untied", "gpt2_untied"])
+def test_a_unit_of_nan_reaches_nobody_else(kind):
+    model = tiny_model(kind).eval()
     assert can_be_packed(model, 20)
-    gradients = BookKeeping(model, Clipping(1.0))
     broken, head, words = 7, model.get_output_embeddings(), model.get_input_embeddings()
-    head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=False)
+    if kind == "llama_lora":  # whose frozen head is tied, and NaN would be in every loss
+        head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=False)
     words.weight.data[broken] = torch.nan
+    gradients = BookKeeping(model, Clipping(1.0))
     draw = np.random.default_rng(0)
     units = [[Document(draw.integers(8, PAD, length).astype(np.int32), 1)] for length in (12, 20, 9)]
     units[1][0].ids[4] = broken
     (row,) = rows(units, 64, PAD)
     squared = gradients.squared_norms(lambda: row_losses(model, row), row.by_unit)
-    finite = squared.isfinite().all(1)[torch.tensor(row.by_unit.order).argsort()]
-    assert finite.tolist() == [False, True, True]  # the largest comes first
+    assert squared.isfinite().all(1).tolist() == [False, True, True]  # the largest comes first
     sums = gradients(lambda: row_losses(model, row), row.by_unit)
     assert all(clipped_sum().isfinite().all() for clipped_sum in sums.values())
+
+
+@pytest.mark.parametrize("scaled", [False, True], ids=["", "scales"])
+@pytest.mark.parametrize("clipping", ["flat", "per_layer", "automatic"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt2_lora", "llama_lora"])
+def test_every_kind_of_clipping_is_its_definition_in_rows(kind, clipping, scaled):
+    model, some = tiny_model(kind), [_documents(each) for each in ([7], [3, 12], [20], [5, 5, 5], [2], [40, 30])]
+    names = [name for name, each in model.named_parameters() if each.requires_grad]
+    scales = tuple(np.logspace(-1, 0, len(names)).tolist()) if scaled else ()
+    alone = unit_gradients(model, (physical_batches([unit], 1, PAD)[0] for unit in some))
+    rule = Clipping(float(lengths_of(alone, scales).median()), clipping, scales=scales)
+    assert can_be_packed(model, 40)
+    gradients, found = BookKeeping(model, rule), {}
+    for row in rows(some, 64, PAD):
+        lazy = gradients(lambda row=row: row_losses(model, row), row.by_unit)
+        for name, clipped in zip(names, lazy.values(), strict=True):
+            found[name] = found.get(name, 0) + clipped().double()
+    expected = expected_sum(alone, rule)
+    off = sum(float((found[name] - expected[name]).square().sum()) for name in names)
+    assert off**0.5 < 1e-5 * sum(float(each.square().sum()) for each in expected.values()) ** 0.5
 
 
 SIZE = {"vocab_size": 97, "hidden_size": 24, "num_hidden_layers": 2, "bos_token_id": 0, "eos_token_id": 0}
@@ -119,7 +133,7 @@ HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size"
         (MambaForCausalLM, MambaConfig(**SIZE, state_size=4), 16, False),
         (BloomForCausalLM, BloomConfig(**SIZE, n_head=2), 16, False),
         (MistralForCausalLM, MistralConfig(**SIZE, **HEADS, sliding_window=8), 6, True),
-        (MistralForCausalLM, MistralConfig(**SIZE, **HEADS, sliding_window=8), 32, False),
+        (MistralForCausalLM, MistralConfig(**SIZE, **HEADS, sliding_window=8), 32, True),
     ],
     ids=["recurrent", "alibi", "short-of-its-window", "beyond-its-window"],
 )
@@ -131,6 +145,35 @@ def test_a_model_that_reads_across_a_row_is_not_packed(make, config, tokens, exp
     before = model.config._attn_implementation
     assert can_be_packed(model, tokens) is expected
     assert model.config._attn_implementation == (packing.BY_DOCUMENT if expected else before)
+
+
+def test_a_window_is_kept_within_a_document():
+    torch.manual_seed(0)
+    config = MistralConfig(**SIZE, **HEADS, sliding_window=8, initializer_range=0.5)
+    model, units = MistralForCausalLM(config).eval(), [_documents(each) for each in ([30], [5], [12])]
+    expected = [row_losses(model, physical_batches([unit], 1, PAD)[0])[0] for unit in (units[0], units[2], units[1])]
+    assert can_be_packed(model, 32)
+    (row,) = rows(units, 64, PAD)
+    torch.testing.assert_close(row_losses(model, row), torch.stack(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_each_unit_is_computed_in_memory_of_its_own():
+    """A product may depend on where in memory its operands begin, and a piece begins behind those before it."""
+    model, seen = tiny_model("llama").eval(), []
+    assert can_be_packed(model, 20)
+    gradients = BookKeeping(model, Clipping(1.0))
+    rules = gradients._tape._rules
+
+    def watched(rule, use):
+        seen.extend((side.storage_offset(), side.untyped_storage().nbytes() - side.nbytes) for side in use[1:])
+        return rule(use[0])
+
+    for module, rule in list(rules.items()):
+        rules[module] = lambda use, rule=rule: watched(rule, (use, use.input, use.gradient))
+    (row,) = rows([_documents(each) for each in ([7], [20], [9])], 64, PAD)
+    gradients.squared_norms(lambda: row_losses(model, row), row.by_unit)
+    assert seen
+    assert set(seen) == {(0, 0)}
 
 
 def _of_everybody(model, batch):
