@@ -16,9 +16,9 @@ moved the gradients in it by 0.8 % of C each. So no shape that a unit is compute
 
 - `rows`: units stand behind each other in rows of one length, which is all that a model is given, whoever is sampled.
   Attention and norms are taken piece by piece, in tensors of the piece's own shape (`models.packing`).
-- `physical_batches`, on a GPU and for models and losses that cannot read such rows: the width of a batch is that of the unit's own
-  longest document, all units of the batch have that width and that number of documents, and the batch has the same
-  number of rows for that shape at every step: what units leave empty is filled with padding.
+- `physical_batches`, on a GPU and for models and losses that cannot read such rows: the width of a batch is that of the
+  unit's own longest document, all units of the batch have that width and that number of documents, and the batch has
+  the same number of rows for that shape at every step: what units leave empty is filled with padding.
 
 What is left to the kernels is that a row's result does not depend on the row's place in a matrix of a given shape, nor
 on what stands in other rows. `independence` looks at that on the machine and the model at hand, before the first step.

@@ -79,7 +79,7 @@ def make_engine(
 
 def _tried_in_rows(model: Any, losses: Any, tokens: int, at_once: int, *rest: Any) -> str:
     """The sentence on what was tried, for units behind each other in rows; empty for a model that cannot be read so."""
-    # Pieces are small operations, each on its own, of which a GPU would wait for thousands; batches were measured there.
+    # Pieces are small operations, of which a GPU would wait for thousands; rows were never seen on one.
     on_cpu = next(model.parameters()).device.type == "cpu"
     if at_once < _LEAST_ROW or not on_cpu or not packing.can_be_packed(model, tokens):
         return ""

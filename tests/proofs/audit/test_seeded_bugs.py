@@ -62,10 +62,8 @@ def _statements(file):
     return found
 
 
-BUGS = [
-    SeededBug(name, **bug)
-    for name, bug in yaml.safe_load(Path(__file__).with_name("seeded_bugs.yaml").read_text()).items()
-]
+LISTED = Path(__file__).with_name("seeded_bugs.yaml").read_text()
+BUGS = [SeededBug(name, **bug) for name, bug in yaml.safe_load(LISTED).items()]
 
 
 SEEN_THEN = json.loads(SEEN.read_text())
@@ -136,6 +134,11 @@ def test_a_copy_without_a_bug_passes(run, bug):
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
 def test_the_code_of_the_bug_is_still_there(bug):
     assert (PACKAGE / bug.file).read_text().count(bug.old) == 1, "rewrite the bug for the code of today"
+
+
+def test_no_bug_takes_the_name_of_another():
+    """YAML would read the last of them alone."""
+    assert LISTED.count("\n  bug: ") == len(BUGS)
 
 
 def test_the_page_of_the_docs_is_this_list():
