@@ -29,8 +29,8 @@ from squad import splits
 from rayprivacy.questions.attribution import EVERY, LABELS, Claim, Label, Simulated, Variant, simulated
 from rayprivacy.questions.entities import Finder, finder
 from rayprivacy.questions.judge import Judge, trained_judge
-from rayprivacy.questions.judge_settings import JudgeConfig
 from rayprivacy.questions.overlap import Idf, words
+from rayprivacy.questions.settings import JudgeConfig
 
 ASKED, PLANTED = 1000, 0.3
 PRECISION = 1  # of what words tell: the share of an answer's words that the reference has

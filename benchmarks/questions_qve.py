@@ -38,8 +38,8 @@ from rayprivacy.questions.evidence_reader import Array, QuestionSet, SentenceVec
 from rayprivacy.questions.keep import candidates, measured, top
 from rayprivacy.questions.overlap import Idf, words
 from rayprivacy.questions.passages import sentences
+from rayprivacy.questions.settings import ValueConfig
 from rayprivacy.questions.value import Feedback, Learning, direction, values
-from rayprivacy.questions.value_settings import ValueConfig
 
 SOURCE, WRITTEN, EPOCHS, ORDERS, SHARE = 200, 4000, 3, 3, 0.6
 FEWER = (50, 200)  # annotations, of which the curve is made

@@ -23,9 +23,9 @@ from rayprivacy.core.files import SHARED, made_folder, write_atomic
 from rayprivacy.questions.answers import holds, normalised
 from rayprivacy.questions.attribution import LABELS, Claim, Label
 from rayprivacy.questions.judge_encoder import ClaimEncoder
-from rayprivacy.questions.judge_settings import JudgeConfig
 from rayprivacy.questions.overlap import Idf, words
 from rayprivacy.questions.passages import sentences
+from rayprivacy.questions.settings import JudgeConfig
 
 Array = npt.NDArray[np.float64]
 _FILE = "judge.json"

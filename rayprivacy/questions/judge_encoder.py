@@ -21,7 +21,7 @@ from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.sources import resolve_base
 from rayprivacy.models.trainable import START_SEED, trainable
 from rayprivacy.questions.attribution import LABELS
-from rayprivacy.questions.judge_settings import JudgeConfig
+from rayprivacy.questions.settings import JudgeConfig
 
 Pair = tuple[str, str]
 _AT_ONCE = 16

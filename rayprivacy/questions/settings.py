@@ -110,6 +110,53 @@ class AskerConfig(Config):
     top_k: int = Field(default=1, ge=1)
 
 
+class JudgeConfig(Config):
+    """How the judge of answers is trained; all that it reads is released or public.
+
+    Attributes:
+        encoder: a BERT whose judgement is stacked on what words tell; null leaves words alone.
+        epochs: over the claims that the encoder learns from.
+        learning_rate: of the encoder.
+        batch: claims of one step of the encoder.
+        max_tokens: of a claim with the sentences that are nearest to it, which is all that the encoder reads.
+    """
+
+    named: ClassVar[str] = "judge"
+
+    encoder: str | None = "minilm-l6"
+    epochs: int = Field(default=2, ge=1)
+    learning_rate: float = Field(default=1e-4, gt=0)
+    batch: int = Field(default=32, ge=1)
+    max_tokens: int = Field(default=96, ge=16)
+
+
+class ValueConfig(Config):
+    """How values are learnt.
+
+    Attributes:
+        iterations: of each estimator.
+        batch: questions of an iteration.
+        inner_steps: of plain SGD by which a reader learns from a selection.
+        inner_batch: questions of such a step.
+        inner_rate: of learning in such a step.
+        learning_rate: of the estimator, by Adam.
+        rollouts: selections of an iteration, which are compared with each other.
+        estimators: whose values are averaged.
+        reward: what a reader gains on annotations: in log-probability (`loss`), or in questions answered (`em`), as
+            published; an answer more or less says little of twenty steps (benchmarks/questions_qve.py).
+    """
+
+    iterations: int = Field(default=600, ge=1)
+    batch: int = Field(default=80, ge=1)
+    inner_steps: int = Field(default=20, ge=1)
+    inner_batch: int = Field(default=4, ge=1)
+    inner_rate: float = Field(default=0.5, gt=0)
+    learning_rate: float = Field(default=0.001, gt=0)
+    rollouts: int = Field(default=8, ge=1)
+    estimators: int = Field(default=4, ge=1)
+    reward: Literal["em", "loss"] = "loss"
+
+
 class QuestionsConfig(Config):
     """The `questions` block.
 

@@ -20,7 +20,7 @@ from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.private import Seal
 from rayprivacy.questions.estimator import Estimator, chances, features
 from rayprivacy.questions.evidence_reader import Array, Numbers, QuestionSet, accuracies, gradients, losses
-from rayprivacy.questions.value_settings import ValueConfig
+from rayprivacy.questions.settings import ValueConfig
 from rayprivacy.work.mapping import in_actors
 
 _SEAL = Seal(RayPrivacyError, "no value was written, run again with --resume")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rayprivacy.questions.evidence_reader import QuestionSet, beginning, trained
+from rayprivacy.questions.settings import ValueConfig
 from rayprivacy.questions.value import Feedback, Learning
-from rayprivacy.questions.value_settings import ValueConfig
 
 WIDTH = 6
 

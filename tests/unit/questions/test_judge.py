@@ -17,8 +17,8 @@ from rayprivacy.questions.entities import by_rules
 pytest.importorskip("bm25s")
 from rayprivacy.questions.attribution import LABEL_OF, LABELS, Claim, simulated
 from rayprivacy.questions.judge import nearest, trained_judge
-from rayprivacy.questions.judge_settings import JudgeConfig
 from rayprivacy.questions.overlap import Idf, words
+from rayprivacy.questions.settings import JudgeConfig
 
 FACTS = {
     "Who opened the {}?": r"Mr\. \w+",
