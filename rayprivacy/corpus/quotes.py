@@ -27,6 +27,7 @@ from rayprivacy.core.errors import CorpusError
 
 _WELL = re.compile(rb'(?:[^"]++|(?<![,\r\n])"|"(?:[^"]++|"")*+"(?=[,\r\n]))*+')  # up to a field that is not whole here
 _OPEN = re.compile(rb'(?:(?:"(?:[^"]|"")*+"|[^",][^,]*+|),)*+"(?:[^"]|"")*+')  # a line that ends inside of quotes
+_LONGEST = 1 << 20  # bytes of a line; longer ones, and files whose lines end otherwise, are not looked at line by line
 _QUOTE, _SEPARATORS = ord('"'), frozenset(b",\r\n")
 
 
@@ -106,7 +107,7 @@ class _Lines:
         if not self._alone:
             return
         *lines, self._rest = (self._rest + fresh).split(b"\n")
-        self._alone = all(self._is_alone(line.rstrip(b"\r")) for line in lines)
+        self._alone = len(self._rest) <= _LONGEST and all(self._is_alone(line.rstrip(b"\r")) for line in lines)
 
     def swallowed(self) -> int:
         """At the end of the file: the line that opens a quote behind which there are records, or 0."""

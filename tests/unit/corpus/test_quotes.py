@@ -100,6 +100,12 @@ def test_texts_of_several_lines_are_read(data):
     assert rows_of(f"user,text\n{data}".encode()) == [tuple(row) for row in csv.reader(io.StringIO(data))]
 
 
+def test_a_file_without_line_feeds_is_not_held_as_one_line():
+    reader = QuotesRead(io.BytesIO(b"user,text\r" + b"ann,hello\r" * 500_000))
+    while reader.read(1 << 16):
+        assert len(reader._lines._rest) <= (1 << 20) + (1 << 16)
+
+
 def test_a_quote_inside_of_a_bare_field_is_a_character():
     assert rows_of(b'user,text\nann,5" pipe\nbob,""\n') == [("ann", '5" pipe'), ("bob", "")]
 
