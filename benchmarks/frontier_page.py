@@ -7,6 +7,7 @@ writes frontier.md and frontier_samples.md there, docs/images/frontier.svg, and
 rayprivacy/runs/frontier.json, which `rayprivacy plan` quotes. Rows of several seeds and keys become their mean.
 """
 
+import argparse
 import json
 import math
 import statistics
@@ -232,6 +233,7 @@ def page(rows: Rows) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     rows = _read("frontier")["rows"]
     PAGE.write_text(page(rows))
     SAMPLES.write_text(samples(rows))

@@ -6,6 +6,7 @@ product with a large head, and many small ones. Where ONNX Runtime is installed,
 sampling is taken to be like one token of many texts in float32.
 """
 
+import argparse
 import json
 import tempfile
 import time
@@ -121,4 +122,5 @@ def _rate(call: Callable[[], Any], flops: float) -> float:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print(json.dumps(measured()))
