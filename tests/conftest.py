@@ -9,6 +9,7 @@ os.environ.update(
     RAY_TRAIN_V2_ENABLED="1",
     RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.2",  # and not two seconds, which trainings of a moment would be waited for
     RAY_worker_niceness="0",  # tests wait for what Ray's workers do: niced, these starve beside another test
+    RAY_worker_register_timeout_seconds="600",  # a driver whose first workers come later waits forever
     HF_HUB_OFFLINE="1",
     TOKENIZERS_PARALLELISM="false",
     PYTHONDONTWRITEBYTECODE="",  # hundreds of processes import the same files: compiled once
