@@ -15,17 +15,17 @@ set of all strings has no end. So the set of keys that draw noise is private, an
 **Proof.** Let D' be the corpus D and one unit u more. K are the keys that somebody in D has, N those that u alone has
 (in D' and not in D), at most c of them. Every other key of u is in K, shared with somebody.
 
-1. On K. A key of K draws noise in both corpora, of its own and independent of all else, and its sums differ by 2^20 if u
-   has it, and not at all otherwise: by at most sqrt(c) 2^20 in L2 over all of K. Noise, then a threshold on each key, is
-   the Gaussian mechanism of multiplier sigma and something done to its output. Let G and G' be what is released of K.
+1. On K. A key of K draws noise in both corpora, of its own and independent of all else. Its sums differ by 2^20 if u
+   has it, and else not at all: by at most sqrt(c) 2^20 in L2 over all of K. Noise, and then a threshold on each key, is
+   the Gaussian mechanism of multiplier sigma, and something done to its output. Let G and G' be what is released of K.
 2. On N. In D no key of N is released. In D' each of them has the sum 2^20, and is released if its noise is at least
    t = ceil(s z) + 1. The discrete Gaussian gives n a probability of exp(-n^2 / 2s^2) / Z. Its tail from t on is at most
    the integral of the same function from t - 1 >= 0 on, on which it falls, and Z >= s sqrt(2 pi) by Poisson's summation
    formula (Z is s sqrt(2 pi) times the sum over all whole k of exp(-2 pi^2 s^2 k^2), of which k = 0 gives 1). So the
    probability is at most that of a normal variable above (t - 1) / s >= z, which is at most delta_T / c; and that any
    of the at most c keys of N is released, at most delta_T.
-3. Together. D releases G. D' releases G', and with probability p <= delta_T, whatever the noise on K, keys of N besides.
-   That is the pair of distributions of the event (`accounting.events`), which says how it composes.
+3. Together. D releases G. D' releases G', and keys of N besides with a probability p <= delta_T that does not depend
+   on the noise on K. That is the pair of distributions of the event (`accounting.events`), which says how it composes.
 
 Where u has no key, or none alone, p is 0; where nobody else has any, K is empty and G says nothing. The proof needs no
 order of the keys and no number of them: the noise of a key is drawn from the operating system's entropy, independently
@@ -35,12 +35,14 @@ How exact the Gaussian's event is for discrete noise is said in `votes`. On whol
 sigma = 1 the noise would have one step, and its curve would lie well above the one that is charged. Hence the grid.
 
 **What a released count says.** A key that is released had a noisy count above the threshold, so those with little
-support come out too high: an interval around the noisy count would miss them too often. `ReleasedCounts.interval` is one
-given that the key was released: the counts k for which x is no unlikely noisy count among those above the threshold.
+support come out too high: an interval around the noisy count would miss them too often. `ReleasedCounts.interval` is
+one given that the key was released. Its lower end is the count at which a noisy count, if it is above the threshold, is
+as large as this one with a probability of half of what the confidence leaves. Its upper end is that of an interval
+around the noisy count: to be released makes it less likely, and never more, that noise went far down.
 
 >>> counts = ThresholdedCounts(most=4, sigma=2.0, delta=1e-6)
 >>> round(counts.threshold / SCALE, 1), round(counts.passing(10), 3), round(counts.passing(40), 3)
-(21.6, 0.002, 1.0)
+(21.1, 0.003, 1.0)
 >>> counts.contribution(Key.for_tests(), ["ann", "ann", "bob"], ["red", "red", "red"])
 Counter({'red': 2})
 """
@@ -57,7 +59,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from dp_accounting.dp_event import SelfComposedDpEvent
-from scipy.special import log_ndtr, ndtri_exp
+from scipy.special import log_ndtr, ndtri, ndtri_exp
 
 from rayprivacy.accounting.events import ThresholdedGaussianDpEvent, round_up, validate
 from rayprivacy.core.errors import ReleaseError
@@ -126,9 +128,7 @@ class ThresholdedCounts:
         if type(self.most) is not int or not 1 <= self.most <= MOST_KEYS:
             raise ReleaseError(f"most is {self.most!r}: give a whole number of keys from 1 to {MOST_KEYS:,}.")
         if not SIGMA_RANGE[0] <= self.sigma <= SIGMA_RANGE[1]:
-            raise ReleaseError(
-                f"sigma is {self.sigma}: give a number between {SIGMA_RANGE[0]:g} and {SIGMA_RANGE[1]:g}."
-            )
+            raise ReleaseError(f"sigma is {self.sigma}: give a number from {SIGMA_RANGE[0]:g} to {SIGMA_RANGE[1]:g}.")
         if not 0 < self.delta <= MOST_DELTA:
             raise ReleaseError(f"delta is {self.delta}: give a number above 0 and at most {MOST_DELTA}, e.g. 5e-7.")
         if self.unit not in (PrivacyUnit.USER, PrivacyUnit.RECORD):
@@ -202,9 +202,8 @@ class ThresholdedCounts:
         held = sorted(word for word, count in self.check(sums).items() if count)
         signal = np.array([sums[word] for word in held], dtype=np.int64) * SCALE
         noisy = noise.add_discrete_gaussian(signal, self.noise_std_grid).tolist() if held else []
-        return json.dumps(
-            {word: steps for word, steps in zip(held, noisy, strict=True) if steps > self.threshold}
-        ).encode()
+        passed = {word: steps for word, steps in zip(held, noisy, strict=True) if steps > self.threshold}
+        return json.dumps(passed).encode()
 
     def to_counts(self, stored: bytes) -> ReleasedCounts:
         """What passed, from the bytes that were drawn."""
