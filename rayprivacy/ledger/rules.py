@@ -335,26 +335,26 @@ def parameters_for(
     that is kept for thresholds, the given one or what those of a plan take.
     """
     kept = _kept(composition, plan, threshold_delta)
-    if kept:
-        budget = less(budget, kept[THRESHOLD_DELTA])
-    return kept | _order(composition, budget, order, plan)
+    rest = less(budget, kept) if kept is not None else budget
+    parameters: dict[str, Any] = {} if kept is None else {THRESHOLD_DELTA: kept}
+    return parameters | _order(composition, rest, order, plan)
 
 
-def _kept(composition: str, plan: Sequence[DpEvent], given: float | None) -> dict[str, float]:
+def _kept(composition: str, plan: Sequence[DpEvent], given: float | None) -> float | None:
     if composition not in ("gdp", "zcdp", "rdp"):
         if given is not None:
             raise ConfigError(
                 f"threshold_delta is {given} and composition is '{composition}': only 'gdp', 'zcdp' and 'rdp' take one."
             )
-        return {}
+        return None
     planned = threshold_units(plan)
     if given is None:
-        return {THRESHOLD_DELTA: events.round_up(Fraction(planned, GRID))} if planned else {}
-    if planned > down(given):
+        return events.round_up(Fraction(planned, GRID)) if planned else None
+    if planned and given < planned / GRID:
         raise ConfigError(
             f"threshold_delta is {given:g}, and the thresholds of the plan take {planned / GRID:.6g}: raise it."
         )
-    return {THRESHOLD_DELTA: float(given)}
+    return float(given)
 
 
 def _order(composition: str, budget: Budget, order: float | None, plan: Sequence[DpEvent]) -> dict[str, float]:
