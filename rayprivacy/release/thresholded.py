@@ -32,7 +32,8 @@ order of the keys and no number of them: the noise of a key is drawn from the op
 of all other keys and of how many there are, and what is released is sorted by key.
 
 How exact the Gaussian's event is for discrete noise is said in `votes`. On whole counts it would not do: at c = 1 and
-sigma = 1 the noise would have one step, and its curve would lie well above the one that is charged. Hence the grid.
+sigma = 1 the noise would have a standard deviation of one step, and a delta of up to 1.8 times that of the curve which
+is charged. Hence the grid.
 
 **What a released count says.** A key that is released had a noisy count above the threshold, so those with little
 support come out too high: an interval around the noisy count would miss them too often. `ReleasedCounts.interval` is
@@ -216,7 +217,11 @@ def is_key(word: object) -> bool:
     """Whether this is a string that can be a key: not empty, of at most 1000 letters, and all of them in Unicode."""
     if not isinstance(word, str) or not 1 <= len(word) <= MOST_LETTERS:
         return False
-    return not any("\ud800" <= letter <= "\udfff" for letter in word)
+    try:
+        word.encode()
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        return False
+    return True
 
 
 def upper_quantile(probability: float) -> float:

@@ -15,6 +15,7 @@ from opendp.measurements import make_gaussian_threshold
 from opendp.metrics import absolute_distance, l02inf_distance
 from scipy import stats
 
+from rayprivacy.accounting.gaussian import delta_of
 from rayprivacy.core.errors import BudgetRefusedError, EventError, LedgerError, ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.private import RELEASE_SEAL, Private, digest_json
@@ -226,6 +227,22 @@ def test_the_noise_of_keys_has_the_declared_scale_and_is_exact():
     again = np.array(list(json.loads(COUNTS.draw(held)).values())) - 10**6 * SCALE
     assert abs(np.corrcoef(noisy, again)[0, 1]) < 5 / math.sqrt(20_000)
     assert abs(np.corrcoef(noisy[1:], noisy[:-1])[0, 1]) < 5 / math.sqrt(20_000)
+
+
+def _excess(steps):
+    """The delta of discrete noise of multiplier 1 over the Gaussian's, at its worst, by steps in a count of one."""
+    places = np.arange(-30 * steps, 30 * steps + 1) / steps
+    chances = np.exp(-(places**2) / 2)
+    chances /= chances.sum()
+    with_it, without = chances[:-steps], chances[steps:]  # shifted by one unit
+    epsilons = np.linspace(4.5, 5.2, 141)
+    return max(np.maximum(0, with_it - math.exp(e) * without).sum() / delta_of(1.0, e) for e in epsilons)
+
+
+def test_noise_on_whole_counts_would_be_charged_too_little_and_on_a_fine_grid_is_not():
+    assert _excess(1) > 1.7
+    assert _excess(2**5) < 1.002
+    assert _excess(2**10) < 1 + 2e-6  # and the grid is a thousand times finer
 
 
 def _tells(mechanism, runs=5000):
