@@ -24,7 +24,15 @@ from dp_accounting.dp_event import MixtureOfGaussiansDpEvent, NonPrivateDpEvent
 from typer.main import get_command
 
 from rayprivacy.accounting.accountant import gdp_cost, plan_lines, read_plan
-from rayprivacy.accounting.events import MetricLocalDpEvent, document_epsilon, from_json, leaves, to_json
+from rayprivacy.accounting.events import (
+    MetricLocalDpEvent,
+    ThresholdedGaussianDpEvent,
+    document_epsilon,
+    from_json,
+    leaves,
+    to_json,
+    without_thresholds,
+)
 from rayprivacy.accounting.gaussian import rho
 from rayprivacy.accounting.renyi import rdp
 from rayprivacy.cli import app, main
@@ -327,7 +335,10 @@ def _check_event(value: Any) -> None:
         raise Nonsense(f"{value} does not come back")
     if any(type(leaf) is NonPrivateDpEvent for leaf, _ in leaves(event)):
         return
-    costs = list(_costs(event))
+    (plain,), taken = without_thresholds([event])
+    if taken < 0 or any(type(leaf) is ThresholdedGaussianDpEvent for leaf, _ in leaves(plain)):
+        raise Nonsense(f"{value} keeps a threshold whose delta was taken off")
+    costs = list(_costs(plain))
     if not all(cost > 0 and math.isfinite(cost) for cost in costs):
         raise Nonsense(f"{value} costs {[str(cost)[:30] for cost in costs]}")
     if not costs and not _only_pld(event):

@@ -24,6 +24,7 @@ ENCODINGS = ("utf-8", "utf-16", "utf-16-le", "latin-1", "utf-8-sig", "utf-32", "
 EVENTS: tuple[dict[str, Any], ...] = (
     {"kind": "gaussian", "noise_multiplier": 20.0},
     {"kind": "laplace", "noise_multiplier": 20.0},
+    {"kind": "thresholded-gaussian", "noise_multiplier": 20.0, "delta": 1e-7},
     {"kind": "poisson-sampled-gaussian", "sampling_probability": 0.01, "noise_multiplier": 1.0},
     {"kind": "self-composed", "count": 10, "event": {"kind": "gaussian", "noise_multiplier": 20.0}},
     {"kind": "composed", "events": [{"kind": "gaussian", "noise_multiplier": 9.0}, {"kind": "non-private"}]},

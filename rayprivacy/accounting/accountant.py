@@ -6,7 +6,8 @@
 
 All are under add-or-remove-one: multipliers are normalised by the sensitivity before they get here (and the RDP
 accountant of dp-accounting forgets a factor 2 under REPLACE_ONE). Nothing is kept between calls: an exception inside an
-accountant can wipe what it had summed before. No accountant takes metric local privacy.
+accountant can wipe what it had summed before. No accountant takes metric local privacy. What thresholds take of delta
+is taken off before any of them is asked.
 
 >>> from dp_accounting import SelfComposedDpEvent
 >>> round(epsilon([SelfComposedDpEvent(GaussianDpEvent(10.0), 100)], 1e-6), 3)
@@ -46,7 +47,16 @@ from dp_accounting.dp_event import (
     SelfComposedDpEvent,
 )
 
-from rayprivacy.accounting.events import MetricLocalDpEvent, checked_leaves, from_json, round_up, to_json, total
+from rayprivacy.accounting.events import (
+    MetricLocalDpEvent,
+    checked_leaves,
+    delta_left,
+    from_json,
+    round_up,
+    to_json,
+    total,
+    without_thresholds,
+)
 from rayprivacy.accounting.gaussian import check_delta, epsilon_of
 from rayprivacy.accounting.loss import pld_epsilon
 from rayprivacy.accounting.renyi import rdp_epsilon
@@ -76,9 +86,13 @@ def epsilon(events: Sequence[DpEvent], delta: float, accountant: AccountantName 
         raise EventError("a metric-local event is no central guarantee: no accountant composes it.")
     if any(type(leaf) is NonPrivateDpEvent for leaf, _ in lines):
         return math.inf
+    plain, taken = without_thresholds(events)
+    kept = delta_left(delta, taken) if taken else delta
     if accountant == "gdp":
-        return epsilon_of(math.sqrt(total_mu_squared(events)), delta)
-    return pld_epsilon(lines, delta) if accountant == "pld" else rdp_epsilon(events, delta)
+        return epsilon_of(math.sqrt(total_mu_squared(plain)), kept)
+    if accountant == "rdp":
+        return rdp_epsilon(plain, kept)
+    return pld_epsilon([pair for event in plain for pair in checked_leaves(event)], kept)
 
 
 def _mu_squared(leaf: DpEvent) -> Fraction:

@@ -17,6 +17,23 @@ True
 Costs are added as exact fractions (`total`, `round_up`): an account that admits charges until its cap is reached must
 answer the same whatever the order of the charges and whatever code adds them up again, and a sum of floats does not.
 
+**A threshold takes a delta of its own.** A `thresholded-gaussian` event (`release.thresholded`) is Gaussian noise on
+the sums of keys that the corpus has, and a threshold under which no key is released: a key that one unit alone has
+comes out with a probability of at most `delta`. Its pair of neighbours costs at most what this pair of distributions
+does: a Gaussian, and a Gaussian that is replaced, with probability `delta`, by a symbol that gives the unit away. So
+deltas add up (that no symbol comes out in any of several, adaptively chosen releases has a probability of at least one
+less their sum), and what is left is the composition of the Gaussians. `without_thresholds` takes the two apart; no
+accountant takes such an event as it is, so that a delta cannot be forgotten. The symbol costs delta, and not
+exp(epsilon) times delta, in both directions. With G' the Gaussian of the corpus that has the unit, p the probability of
+the symbol and M' = (1 - p) G' + p (symbol) what is released there, G what is released without the unit, and G and G'
+(epsilon, d)-close:
+
+    M'(S) <= G'(S) + p <= exp(epsilon) G(S) + d + p
+    G(S) <= min(1, exp(epsilon) G'(S) + d) <= exp(epsilon) (1 - p) G'(S) + p + d <= exp(epsilon) M'(S) + p + d
+
+The middle of the second line: with y = exp(epsilon) G'(S), min(1, y + d) <= (1 - p) y + p + d, for y <= 1 as p y <= p,
+and for y > 1 as the right is at least 1 - p + p.
+
 **Metric local privacy** of single tokens (SanText, Yue et al. 2021) is an event of its own, composed with no other.
 SanText replaces each token x by a token drawn from a public vocabulary, so that for any two tokens x, x' the chances of
 each outcome differ by a factor of at most exp(epsilon * d(x, x')), d a distance of public embeddings. It hides *which*
@@ -176,6 +193,49 @@ class MetricLocalDpEvent(DpEvent):  # type: ignore[misc]
     sensitive: str = ""
 
 
+@attrs.frozen
+class ThresholdedGaussianDpEvent(DpEvent):  # type: ignore[misc]
+    """Gaussian noise on the sums of an unknown set of keys, of which none is released up to a threshold.
+
+    `noise_multiplier` is noise std / L2 sensitivity, and `delta` bounds the probability with which any key that one
+    unit alone has is released.
+    """
+
+    noise_multiplier: float
+    delta: float
+
+
+def without_thresholds(events: Sequence[DpEvent]) -> tuple[list[DpEvent], Fraction]:
+    """The events with plain Gaussians in place of thresholded ones, and the deltas of these together, exact.
+
+    >>> without_thresholds([SelfComposedDpEvent(ThresholdedGaussianDpEvent(2.0, 0.25), 2)])
+    ([SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=2)], Fraction(1, 2))
+    """
+    found = [(leaf, times) for event in events for leaf, times in checked_leaves(event)]
+    deltas = [Fraction(leaf.delta) * times for leaf, times in found if type(leaf) is ThresholdedGaussianDpEvent]
+    return [_plain(event) for event in events], total(deltas)
+
+
+def _plain(event: DpEvent) -> DpEvent:
+    if type(event) is ThresholdedGaussianDpEvent:
+        return GaussianDpEvent(event.noise_multiplier)
+    if type(event) is SelfComposedDpEvent:
+        return SelfComposedDpEvent(_plain(event.event), event.count)
+    if type(event) is ComposedDpEvent:
+        return ComposedDpEvent([_plain(part) for part in event.events])
+    return event
+
+
+def delta_left(delta: float, taken: Fraction) -> float:
+    """What thresholds leave of a delta, rounded down; EventError where they leave nothing."""
+    left = Fraction(delta) - taken
+    if left <= 0:
+        raise EventError(
+            f"the thresholds take delta {float(taken):.6g}, and there is {delta:.6g} of it in all: give them less."
+        )
+    return -round_up(-left)
+
+
 def document_epsilon(event: MetricLocalDpEvent) -> float:
     """The local epsilon of a whole document, rounded up; infinite beyond floats."""
     if not all(map(math.isfinite, (event.epsilon, event.diameter, event.keep_cost))):
@@ -200,6 +260,7 @@ MAX_DEPTH = 8
 
 _KEYS = {
     "gaussian": ("noise_multiplier",),
+    "thresholded-gaussian": ("noise_multiplier", "delta"),
     "poisson-sampled-gaussian": ("sampling_probability", "noise_multiplier"),
     "laplace": ("noise_multiplier",),
     "self-composed": ("count", "event"),
@@ -213,7 +274,7 @@ _KEYS = {
 
 
 def to_json(event: DpEvent) -> EventJson:
-    """Encode an event, after every check that `from_json` makes; EventError for what is not one of the ten kinds."""
+    """Encode an event, after every check that `from_json` makes; EventError for what is not one of the kinds."""
     return _encode(from_json(_encode(event, 0)), 0)
 
 
@@ -260,6 +321,8 @@ def _encode(event: DpEvent, depth: int) -> EventJson:
     kind = type(event)  # exact types: a subclass could mean something else
     if kind is GaussianDpEvent:
         return {"kind": "gaussian", "noise_multiplier": event.noise_multiplier}
+    if kind is ThresholdedGaussianDpEvent:
+        return {"kind": "thresholded-gaussian", "noise_multiplier": event.noise_multiplier, "delta": event.delta}
     if kind is LaplaceDpEvent:
         return {"kind": "laplace", "noise_multiplier": event.noise_multiplier}
     if kind is PoissonSampledDpEvent and type(event.event) is GaussianDpEvent:
@@ -302,6 +365,8 @@ def _decode(obj: Any, depth: int) -> DpEvent:
     kind = _check_keys(obj)
     if kind == "gaussian":
         return GaussianDpEvent(_sigma(obj))
+    if kind == "thresholded-gaussian":
+        return ThresholdedGaussianDpEvent(_sigma(obj), _number(obj, "delta", 0, 1))
     if kind == "laplace":
         return LaplaceDpEvent(_sigma(obj))
     if kind == "poisson-sampled-gaussian":
@@ -311,7 +376,10 @@ def _decode(obj: Any, depth: int) -> DpEvent:
     if kind == "composed":
         return ComposedDpEvent([_decode(part, depth + 1) for part in _parts(obj, "events")])
     if kind == "repeat-and-select":
-        return RepeatAndSelectDpEvent(_decode(obj["event"], depth + 1), _number(obj, "mean", 1, 1e9), _shape(obj))
+        trial = _decode(obj["event"], depth + 1)
+        if any(type(leaf) is ThresholdedGaussianDpEvent for leaf, _ in leaves(trial)):
+            raise EventError("a trial has a threshold: the choice of the best trial takes no release with one.")
+        return RepeatAndSelectDpEvent(trial, _number(obj, "mean", 1, 1e9), _shape(obj))
     if kind == "mixture-of-gaussians":
         return MixtureOfGaussiansDpEvent(_sigma(obj, "standard_deviation"), *_checked_mixture(obj))
     if kind.startswith("metric-local"):

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
 from typing import Annotated
 
 import typer
@@ -10,7 +12,7 @@ from dp_accounting.dp_event import DpEvent, GaussianDpEvent, PoissonSampledDpEve
 from rayprivacy.accounting import published
 from rayprivacy.accounting.accountant import Figures, figures
 from rayprivacy.accounting.calibrate import sigma_for
-from rayprivacy.accounting.events import MetricLocalDpEvent, document_epsilon, leaves, show, token_epsilon
+from rayprivacy.accounting.events import MetricLocalDpEvent, delta_left, document_epsilon, leaves, show, token_epsilon
 from rayprivacy.accounting.gaussian import epsilon_of
 from rayprivacy.accounting.published import training_event
 from rayprivacy.accounting.schedule import DecayingNoise, NoisePerWorker, NoiseSchedule, ScheduleKind
@@ -21,6 +23,8 @@ from rayprivacy.cli.options import ACCOUNTED, Delta
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import Budget
 from rayprivacy.release.step_mechanism import NoisySteps, prefix_error, prefix_strategy
+from rayprivacy.release.thresholded import MOST_DELTA, MOST_KEYS, ThresholdedCounts
+from rayprivacy.release.votes import SCALE, SIGMA_RANGE
 
 SAMPLED = "each unit is drawn on its own with a probability at every step (Poisson); shuffled batches cost more"
 BANDED = (
@@ -301,6 +305,54 @@ def epsilon_santext(
         ),
         published=(published.santext(per_token),),
     ).show(as_published, as_json)
+
+
+@app.command("knowledge")
+def epsilon_knowledge(
+    keys_per_user: Annotated[
+        int, typer.Option(help="Public bound on the keys (names, answers) that one user counts for.")
+    ],
+    support: Annotated[float, typer.Option(help="How many users have a key: a guess.")],
+    users: Annotated[float | None, typer.Option(help="About how many users there are: a public guess.")] = None,
+    releases: Annotated[int, typer.Option(help="Releases of counts, which share the budget alike.")] = 1,
+    share_of_delta: Annotated[float, typer.Option(help="Part of delta that the thresholds take together.")] = 0.5,
+    sigma: Sigma = None,
+    epsilon: WantedEpsilon = None,
+    delta: Delta = 1e-6,
+    as_json: AsJson = False,
+) -> None:
+    """Noise and threshold of counts over unknown keys, and which share of keys with some support would be released.
+
+    Example: rayprivacy epsilon knowledge --users 2000 --support 68 --keys-per-user 40 --epsilon 3
+    """
+    asked = Question({"--sigma": sigma}, epsilon, delta)
+    if not 0 < share_of_delta < 1:
+        raise ConfigError(f"--share-of-delta is {share_of_delta}: give a number between 0 and 1, e.g. 0.5.")
+    if not 1 <= keys_per_user <= MOST_KEYS:
+        raise ConfigError(f"--keys-per-user is {show(keys_per_user)}: give a whole number from 1 to {MOST_KEYS}.")
+    kept = delta * share_of_delta
+    rest = delta_left(delta, Fraction(kept))
+    noise, cost = _gaussian(replace(asked, delta=rest), ask.whole("--releases", releases))
+    if not SIGMA_RANGE[0] <= noise <= SIGMA_RANGE[1]:
+        raise ConfigError(f"--sigma is {noise:g}: give a number from {SIGMA_RANGE[0]:g} to {SIGMA_RANGE[1]:g}.")
+    counts = ThresholdedCounts(keys_per_user, noise, min(kept / releases, MOST_DELTA))
+    least, std, passing = counts.threshold / SCALE, counts.noise_std_grid / SCALE, counts.passing(support)
+    of_users = f" ({least / ask.positive('--users', users):.2%} of {users:g})" if users is not None else ""
+    Answer(
+        headline=f"{asked.headline(cost, noise)}; a key needs about {math.ceil(least)} users{of_users}",
+        epsilon=cost,
+        delta=delta,
+        noise={"sigma": noise, "std": std, "threshold": least, "passing": passing},
+        accountants={"gdp": cost},
+        relation=RELATION,
+        unit="user",
+        assumptions=(
+            f"of keys that {ask.positive('--support', support):g} users have, {passing:.2%} would be released:"
+            f" noise std {std:.4g} on each count, threshold {least:.4g}",
+            f"{releases} Gaussian events with a threshold, L2 sensitivity sqrt({keys_per_user}); {ACCOUNTED}",
+            f"delta {kept:g} is kept for thresholds (`ledger create --threshold-delta`): {rest:g} is left for noise",
+        ),
+    ).show(False, as_json)
 
 
 def _gaussian(asked: Question, count: int) -> tuple[float, float]:

@@ -40,6 +40,9 @@ def ledger_create(
     ] = NeighbouringRelation.ADD_OR_REMOVE,
     composition: Annotated[str, typer.Option(help=f"Admission rule: {', '.join(COMPOSITIONS)}.")] = "gdp",
     order: Annotated[float | None, typer.Option(help="RDP order of composition rdp.")] = None,
+    threshold_delta: Annotated[
+        float | None, typer.Option(help="Part of delta that is kept for releases with a threshold.")
+    ] = None,
     plan: Annotated[Path | None, typer.Option(help="Plan: chooses the rdp order, or is registered for pld.")] = None,
     kind: Annotated[AccountKind, typer.Option(help="What the guarantee means.")] = AccountKind.CENTRAL,
     corpus: Annotated[str, typer.Option(help="Label shared by the accounts of one corpus.")] = "",
@@ -61,7 +64,13 @@ def ledger_create(
         what = f"--composition is '{composition}'" if order is None else "--order is given"
         raise ConfigError(f"--plan chooses the order of 'rdp', or is registered for 'pld', and {what}: leave one out.")
     events = read_plan(plan) if plan else ()
-    terms: Json = {"order": order, "policy": policy, "of": of, "protected": protected}
+    terms: Json = {
+        "order": order,
+        "threshold_delta": threshold_delta,
+        "policy": policy,
+        "of": of,
+        "protected": protected,
+    }
     terms = {name: value for name, value in terms.items() if value is not None}
     book = Ledger.open(ledger, key=_key(ledger_key))
     opened = book.create_account(
@@ -112,6 +121,9 @@ def ledger_show(
     _print_accounts(found)
     for status in found:
         _echo_meaning(status.account)
+        taken, kept = status.thresholds
+        if kept:
+            typer.echo(f"{status.account.name}: keeps delta {kept:g} for thresholds, of which {taken:g} is taken.")
         if status.exposures:
             typer.echo(f"{status.account.name}: {status.exposures} runs of its corpus are non-private for it.")
     if account:

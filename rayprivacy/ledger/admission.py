@@ -168,6 +168,12 @@ def _sentence(terms: Terms, used: Vector, cost: Vector) -> str:
     """The epsilon that was asked and the one that is left, where they can be computed; may take long."""
     account, rule = terms
     cap, delta = f"{account.epsilon:.6g}", f"{account.delta:.3g}"
+    (wanted, kept), (taken, _) = rule.thresholds(cost), rule.thresholds(used)
+    if wanted + taken > kept:
+        return (
+            f"the release asks for delta {float(wanted):.6g} for its threshold, and account '{account.name}' has"
+            f" {float(kept - taken):.6g} of {float(kept):.6g} left for thresholds: ask for less, or stop here."
+        )
     try:
         asked, left = rule.epsilon(cost), rule.left(used)
     except (ArithmeticError, EventError):

@@ -15,7 +15,7 @@ from dp_accounting.dp_event import DpEvent, RepeatAndSelectDpEvent
 from pydantic import Field
 
 from rayprivacy.accounting.accountant import epsilon
-from rayprivacy.accounting.events import leaves, to_json
+from rayprivacy.accounting.events import delta_left, leaves, to_json, without_thresholds
 from rayprivacy.accounting.gaussian import epsilon_of_rho, rho
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import EventError, LedgerError
@@ -215,10 +215,20 @@ def _rows(event: DpEvent, terms: Account) -> list[EventRow]:
     rows = []
     for leaf, count in leaves(event):
         facts = to_json(leaf)
-        note = _of_words(facts) if "tokens" in facts else noise
+        note = _of_words(facts) if "tokens" in facts else noise + _of_threshold(facts, terms)
         sigma, q = facts.get("noise_multiplier"), facts.get("sampling_probability")
         rows.append(EventRow(kind=facts["kind"], sigma_eff=sigma, q=q, count=count, sensitivity=note))
     return rows
+
+
+def _of_threshold(facts: Mapping[str, Any], terms: Account) -> str:
+    """What the threshold of a mechanism takes of delta, if it has one."""
+    if "delta" not in facts:
+        return ""
+    return (
+        f"; delta_T = {facts['delta']:g}, taken off the account's delta: keys that one {terms.unit.value} alone has are"
+        " released with no larger probability"
+    )
 
 
 def _of_words(facts: Mapping[str, Any]) -> str:
@@ -236,7 +246,8 @@ def _spent(events: list[DpEvent], rule: Rule, used: Vector, delta: float) -> Spe
     with suppress(EventError):
         by_rdp = epsilon(events, delta, "rdp")
     with suppress(EventError):
-        by_zcdp = epsilon_of_rho(float(sum(rho(event) for event in events)), delta)
+        plain, taken = without_thresholds(events)
+        by_zcdp = epsilon_of_rho(float(sum(map(rho, plain))), delta_left(delta, taken))
     return Spent(
         epsilon=rule.epsilon(used), delta=delta, epsilon_rdp=by_rdp, epsilon_zcdp=by_zcdp, left=rule.left(used)
     )

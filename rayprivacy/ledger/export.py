@@ -46,6 +46,7 @@ _MEASURES = {
     "pld": "runs of each line of the plan",
     "metric": "sum of tokens * epsilon * diameter",
 }
+_OF_THRESHOLDS = ", and sum of the deltas of thresholds"
 _OF_ROWS = {"schema_version", "head", "entries", "charges", "outputs", "accounts"}
 _OF_EXPORT = {"files", "signed_with", "public_key", "signature"}
 _IN_SUMMARY = (f"the file {_SUMMARY}", "its only line")
@@ -118,7 +119,7 @@ def _summarize(report: VerifyReport, books: Mapping[str, AccountBook]) -> Row:
             "name": name,
             "created_at": book.terms.created_at,
             "terms": book.terms.values | {"parameters": book.terms.parameters},
-            "measure": _MEASURES[book.terms.composition],
+            "measure": _MEASURES[book.terms.composition] + _OF_THRESHOLDS * book.terms.keeps_delta,
             "balance": {state: list(sums) for state, sums in book.sums.items()},
             "left": book.rule.left(book.live),
         }

@@ -46,7 +46,9 @@ class More(TypedDict, total=False):
         protected: of a metric-local account, the digest of the list of words that it protects, empty for all words;
             left out, it is what the plan, or else the first release, protects.
         order: the RDP order of composition 'rdp'.
-        plan: events from which the order is chosen when it is not given; composition 'pld' registers them.
+        threshold_delta: the part of delta that is kept for thresholds, of a composition other than 'pld'.
+        plan: events from which the order, and the part for thresholds, are chosen when they are not given; composition
+            'pld' registers them.
     """
 
     kind: AccountKind
@@ -55,6 +57,7 @@ class More(TypedDict, total=False):
     of: str
     protected: str
     order: float
+    threshold_delta: float
     plan: Sequence[DpEvent]
 
 
@@ -70,7 +73,7 @@ def draft(
 ) -> Account:
     """The terms of a new account, checked; nothing is written."""
     plan = more.get("plan", ())
-    parameters = parameters_for(composition, budget, more.get("order"), plan)
+    parameters = parameters_for(composition, budget, more.get("order"), plan, more.get("threshold_delta"))
     said = {"policy": more.get("policy"), "of": more.get("of"), "protected": more.get("protected")}
     if composition == "metric" and said["protected"] is None and plan:
         said["protected"] = protected_by(ComposedDpEvent(list(plan)))

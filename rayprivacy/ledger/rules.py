@@ -27,6 +27,16 @@ Each composition has one rule:
   distribution in any order, and running less is post-processing of running all. A cost is a count for each line, so an
   event finds its line when it is reserved, and what is cancelled goes back there.
 
+**Releases with a threshold** cost a delta of their own (`accounting.events`). An account may keep a part of its delta
+for them (`threshold_delta`), fixed when it is opened: deltas add up to no more than that part, and the rule of the
+account is that of its epsilon with the rest of delta. So there are two filters, one for each part, and the proof of
+each holds on every path: some symbol that gives a unit away comes out with a probability of at most the part, and
+without any the account is a composition of Gaussians within (epsilon, rest). It would not do to take off whatever
+deltas there are before each comparison, without a part that is fixed. Who looks at the earlier answers could then spend
+delta on thresholds where these are harmless, and on noise where they nearly gave a unit away: at epsilon 3 and delta
+1e-6 this reaches a delta of 2e-6 (tests/proofs/accounting/test_thresholds.py). In a registered plan the deltas of all
+lines are fixed with it, and are taken off before its epsilon is computed.
+
 >>> rule = rule_for("gdp", Budget(3.0, 1e-6), {})
 >>> half = (rule.limit // 2,)
 >>> rule.admits(half), rule.admits((rule.limit + 1,))
@@ -47,6 +57,7 @@ from rayprivacy.core.errors import ConfigError, EventError
 from rayprivacy.core.units import Budget
 
 GRID = 2**80
+THRESHOLD_DELTA = "threshold_delta"  # a parameter of an account, the part of its delta that is kept for thresholds
 
 Vector = tuple[int, ...]
 Lines = tuple[tuple[DpEvent, int], ...]
@@ -73,11 +84,15 @@ class Rule(Protocol):
     def left(self, used: Vector) -> float:
         """The largest epsilon, at the account's delta, that one more release may ask for."""
 
+    def thresholds(self, used: Vector) -> tuple[Fraction, Fraction]:
+        """What thresholds have taken of the part of delta that is kept for them, and that part."""
+
 
 class SumRule:
-    """Adds up prices of events within a limit; `epsilon_of` is that of a sum. Its functions must pickle: it travels."""
+    """Adds up prices of events within a limit; `epsilon_of` is that of a sum. Its functions must pickle: it travels.
 
-    size = 1
+    Where a part of the account's delta is `kept` for thresholds, what these take is a second sum, within that part.
+    """
 
     def __init__(
         self,
@@ -86,20 +101,29 @@ class SumRule:
         price: Callable[[DpEvent], float | Fraction],
         epsilon_of: Callable[[float], float],
         claim: str,
+        kept: float = 0.0,
     ) -> None:
+        self.size = 2 if kept else 1
+        self._kept = down(kept)
         self._budget = budget
         self._price = price
         self._epsilon_of = epsilon_of
         self.limit = down(limit)
-        self.claim = claim
+        self.claim = f"{claim}, delta {kept:g} kept for thresholds" if kept else claim
 
     def cost(self, event: DpEvent, used: Vector) -> Vector:
-        """The price, rounded up; it does not depend on `used`."""
-        return (up(self._price(event)),)
+        """The price, and what thresholds take, rounded up; neither depends on `used`."""
+        (plain,), taken = events.without_thresholds([event])
+        if taken and not self._kept:
+            raise EventError(
+                "the release has a threshold, for which the account keeps no part of its delta: open another account"
+                " with `rayprivacy ledger create --threshold-delta`."
+            )
+        return (up(self._price(plain)), threshold_units([event]))[: self.size]
 
     def admits(self, used: Vector) -> bool:
-        """Whether the sum is within the limit."""
-        return used[0] <= self.limit
+        """Whether the sums are within the limits."""
+        return used[0] <= self.limit and sum(used[1:]) <= self._kept
 
     def share(self, used: Vector) -> float:
         """Part of the limit that is used."""
@@ -112,6 +136,10 @@ class SumRule:
     def left(self, used: Vector) -> float:
         """The epsilon of the rest of the limit."""
         return min(self._budget.epsilon, self.epsilon((max(0, self.limit - used[0]),)))
+
+    def thresholds(self, used: Vector) -> tuple[Fraction, Fraction]:
+        """The second sum and its limit."""
+        return Fraction(sum(used[1:]), GRID), Fraction(self._kept, GRID)
 
 
 class PlanRule:
@@ -160,6 +188,10 @@ class PlanRule:
         """The epsilon of the lines that are not used yet, by PLD."""
         return self.epsilon(tuple(map(operator.sub, self.planned, used)))
 
+    def thresholds(self, used: Vector) -> tuple[Fraction, Fraction]:
+        """Nothing: what they take is in the epsilon of the plan."""
+        return Fraction(0), Fraction(0)
+
     @cached_property
     def _weights(self) -> tuple[float, ...]:
         """The Renyi cost of order 2 of each line, about its mean square loss; 1 for all where one of them has none."""
@@ -188,7 +220,7 @@ def _plan_epsilon(lines: Lines, delta: float) -> float:
     return accountant.plan_epsilon(lines, delta) if lines else 0.0
 
 
-def _gdp(budget: Budget) -> SumRule:
+def _gdp(budget: Budget, kept: float) -> SumRule:
     mu = gaussian.mu_of(budget)
     return SumRule(
         budget,
@@ -196,6 +228,7 @@ def _gdp(budget: Budget) -> SumRule:
         accountant.gdp_cost,
         partial(_gdp_epsilon, delta=budget.delta),
         "analytic Gaussian (GDP filter)",
+        kept,
     )
 
 
@@ -203,23 +236,25 @@ def _gdp_epsilon(spent: float, delta: float) -> float:
     return gaussian.epsilon_of(math.sqrt(spent), delta)
 
 
-def _zcdp(budget: Budget) -> SumRule:
+def _zcdp(budget: Budget, kept: float) -> SumRule:
     return SumRule(
         budget,
         gaussian.rho_cap(budget),
         gaussian.rho,
         partial(gaussian.epsilon_of_rho, delta=budget.delta),
         "zero-concentrated DP (zCDP filter)",
+        kept,
     )
 
 
-def _rdp(budget: Budget, order: float) -> SumRule:
+def _rdp(budget: Budget, kept: float, order: float) -> SumRule:
     return SumRule(
         budget,
         renyi.rdp_cap(order, budget),
         partial(_rdp_price, order=order),
         partial(_rdp_epsilon, order=order, delta=budget.delta),
         f"Renyi DP at order {order:g} (RDP filter)",
+        kept,
     )
 
 
@@ -242,11 +277,40 @@ def _metric_price(event: DpEvent) -> Fraction:
     return total
 
 
+def _parts(budget: Budget, parameters: Mapping[str, Any]) -> tuple[Budget, float]:
+    """The budget of an account's noise, and the part of its delta that is kept for thresholds."""
+    kept = float(parameters.get(THRESHOLD_DELTA, 0.0))
+    return (less(budget, kept) if kept else budget), kept
+
+
+def less(budget: Budget, kept: float) -> Budget:
+    """The budget without the part of its delta that is kept for thresholds; ConfigError where that is all of it.
+
+    >>> less(Budget(3.0, 1e-6), 5e-7)
+    Budget(epsilon=3.0, delta=5e-07)
+    """
+    if not 0 < kept < budget.delta:
+        raise ConfigError(
+            f"thresholds take delta {kept:.6g}, and the account's is {budget.delta:.6g}: give them a part of it."
+        )
+    return Budget(budget.epsilon, events.delta_left(budget.delta, Fraction(kept)))
+
+
+def threshold_units(found: Iterable[DpEvent]) -> int:
+    """The deltas of thresholds together, each rounded up to the grid, so that parts of a charge add up to the whole."""
+    return sum(
+        up(leaf.delta) * times
+        for event in found
+        for leaf, times in events.checked_leaves(event)
+        if type(leaf) is events.ThresholdedGaussianDpEvent
+    )
+
+
 _DOCUMENTS = "basic composition of metric local privacy, per document"
 _RULES: dict[str, Callable[[Budget, Mapping[str, Any], Lines], Rule]] = {
-    "gdp": lambda budget, parameters, lines: _gdp(budget),
-    "zcdp": lambda budget, parameters, lines: _zcdp(budget),
-    "rdp": lambda budget, parameters, lines: _rdp(budget, float(parameters["order"])),
+    "gdp": lambda budget, parameters, lines: _gdp(*_parts(budget, parameters)),
+    "zcdp": lambda budget, parameters, lines: _zcdp(*_parts(budget, parameters)),
+    "rdp": lambda budget, parameters, lines: _rdp(*_parts(budget, parameters), float(parameters["order"])),
     "pld": lambda budget, parameters, lines: PlanRule(budget, lines),
     "metric": lambda budget, parameters, lines: SumRule(budget, budget.epsilon, _metric_price, float, _DOCUMENTS),
 }
@@ -261,9 +325,39 @@ def rule_for(composition: str, budget: Budget, parameters: Mapping[str, Any], li
 
 
 def parameters_for(
-    composition: str, budget: Budget, order: float | None = None, plan: Sequence[DpEvent] = ()
+    composition: str,
+    budget: Budget,
+    order: float | None = None,
+    plan: Sequence[DpEvent] = (),
+    threshold_delta: float | None = None,
 ) -> dict[str, Any]:
-    """The parameters of a new account's rule: the given RDP order, or the best one for a plan."""
+    """The parameters of a new account's rule: the given RDP order, or the best one for a plan; and the part of delta
+    that is kept for thresholds, the given one or what those of a plan take.
+    """
+    kept = _kept(composition, plan, threshold_delta)
+    rest = less(budget, kept) if kept is not None else budget
+    parameters: dict[str, Any] = {} if kept is None else {THRESHOLD_DELTA: kept}
+    return parameters | _order(composition, rest, order, plan)
+
+
+def _kept(composition: str, plan: Sequence[DpEvent], given: float | None) -> float | None:
+    if composition not in ("gdp", "zcdp", "rdp"):
+        if given is not None:
+            raise ConfigError(
+                f"threshold_delta is {given} and composition is '{composition}': only 'gdp', 'zcdp' and 'rdp' take one."
+            )
+        return None
+    planned = threshold_units(plan)
+    if given is None:
+        return events.round_up(Fraction(planned, GRID)) if planned else None
+    if planned and given < planned / GRID:
+        raise ConfigError(
+            f"threshold_delta is {given:g}, and the thresholds of the plan take {planned / GRID:.6g}: raise it."
+        )
+    return float(given)
+
+
+def _order(composition: str, budget: Budget, order: float | None, plan: Sequence[DpEvent]) -> dict[str, float]:
     if composition != "rdp":
         if order is not None:
             raise ConfigError(f"order is {order} and composition is '{composition}': only 'rdp' takes one.")
@@ -274,7 +368,7 @@ def parameters_for(
 
 
 def _order_of(plan: Sequence[DpEvent], budget: Budget) -> float:
-    order = renyi.best_order(plan, budget.delta)
+    order = renyi.best_order(events.without_thresholds(plan)[0], budget.delta)
     try:
         renyi.rdp_cap(order, budget)
     except ConfigError:

@@ -47,6 +47,12 @@ class AccountStatus:
         return self.rule.left(self.balance.used)
 
     @property
+    def thresholds(self) -> tuple[float, float]:
+        """What thresholds have taken of the part of delta that is kept for them, and that part; zeros without one."""
+        taken, kept = self.rule.thresholds(self.balance.used)
+        return float(taken), float(kept)
+
+    @property
     def figures(self) -> Values:
         """Cap, spent and left as JSON values; epsilons of parts do not add up to that of the whole."""
         return {
@@ -60,6 +66,7 @@ class AccountStatus:
             "epsilon_spent": self.epsilon_spent,
             "epsilon_remaining": self.epsilon_remaining,
             "share_used": self.share,
+            **({"threshold_delta_spent": self.thresholds[0]} if self.thresholds[1] else {}),
             "exposures": self.exposures,
         }
 

@@ -17,13 +17,15 @@ an answer when it names a charge. The same release id with another of these is a
 The same ones are the same charge: the stored output is served, also where another machine's sums differ in their last
 bits.
 
-Votes and histograms take the same steps: they differ in what is checked before and in how noise is read afterwards.
+Votes, histograms and counts by key take the same steps: they differ in what is checked before and in how noise is read
+afterwards.
 """
 
 import re
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,6 +40,7 @@ from rayprivacy.core.units import Protection
 from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.ledger.store import LedgerApi
 from rayprivacy.release.histogram import HistogramMechanism, Margins, Shares
+from rayprivacy.release.thresholded import KeySums, ReleasedCounts, ThresholdedCounts
 from rayprivacy.release.votes import Means, VoteMechanism, Votes
 
 _POLL_SECONDS = 0.2
@@ -111,8 +114,8 @@ class VoteManifest:
                 raise ReleaseError(f"teachers {ids[:5]} of {teachers} {what}: collect every teacher's votes once.")
 
 
-class Mechanism(Protocol):
-    """What the gate asks of a mechanism: its charge, its name for the digest, and one draw."""
+class Charged(Protocol):
+    """What the gate asks of a mechanism before it is charged: its charge, and its name for the digest."""
 
     @property
     def event(self) -> DpEvent:
@@ -125,6 +128,10 @@ class Mechanism(Protocol):
     @property
     def parameters(self) -> dict[str, Any]:
         """Everything that fixes the mechanism, as JSON values."""
+
+
+class Mechanism(Charged, Protocol):
+    """A mechanism that adds noise to sums of a known shape."""
 
     def draw(self, sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The sums plus fresh noise, in the same shape."""
@@ -203,8 +210,36 @@ class Gate:
         noisy = self._released(charge, mechanism, checked)
         return Released(mechanism.to_shares(noisy), release_id, RELEASE_SEAL)
 
+    def release_counts(
+        self,
+        release_id: str,
+        mechanism: ThresholdedCounts,
+        sums: Private[KeySums],
+        *,
+        asked: Asked,
+        stage: str = "",
+    ) -> Released[ReleasedCounts]:
+        """Charge, draw and store once; return the keys above the threshold that the ledger now holds.
+
+        Args:
+            release_id: the release that pays.
+            mechanism: the noise, the threshold and their event.
+            sums: how many units have each key, from `mechanism.contribution`.
+            asked: what is read, and how keys are found in it.
+            stage: names these counts where a run releases several.
+
+        Raises:
+            ReleaseError: the sums are not what the mechanism takes; nothing was charged.
+            BudgetRefusedError: the account has less left than the mechanism costs; nothing was charged.
+            EventError: the account keeps no part of its delta for thresholds; nothing was charged.
+        """
+        checked = mechanism.check(sums.reveal())
+        charge = self._reserved("release-counts", release_id, mechanism, asked, stage)
+        stored = self._stored(charge, lambda: mechanism.draw(checked))
+        return Released(mechanism.to_counts(stored), release_id, RELEASE_SEAL)
+
     def _reserved(
-        self, kind: str, release_id: str, mechanism: Mechanism, asked: Asked, stage: str, rung: int = 0
+        self, kind: str, release_id: str, mechanism: Charged, asked: Asked, stage: str, rung: int = 0
     ) -> Charge:
         """The charge of a question; it is named here, where no sums are known."""
         parameters = digest_json(mechanism.parameters)
@@ -214,13 +249,17 @@ class Gate:
         )
 
     def _released(self, charge: Charge, mechanism: Mechanism, sums: Votes) -> Votes:
-        """The noisy sums that the ledger holds, drawn now where it holds none."""
+        """The noisy sums that the ledger holds."""
+        blob = self._stored(charge, lambda: mechanism.draw(sums).astype(_STORED).tobytes())
+        return np.frombuffer(blob, dtype=_STORED).astype(np.int64).reshape(sums.shape)
+
+    def _stored(self, charge: Charge, draw: Callable[[], bytes]) -> bytes:
+        """The output that the ledger holds, drawn now where it holds none."""
         with _drawing:
             started = leased(self.ledger, charge)
             if started.state is not ChargeState.COMMITTED:
-                noisy = mechanism.draw(sums)
-                self.ledger.commit_output(started, noisy.astype(_STORED).tobytes())
+                self.ledger.commit_output(started, draw())
         blob = self.ledger.output(charge)
         if blob is None:
             raise ReleaseError(f"release '{charge.release_id}' has no stored output: run it again.")
-        return np.frombuffer(blob, dtype=_STORED).astype(np.int64).reshape(sums.shape)
+        return blob

@@ -34,6 +34,7 @@ from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.files import FileRelease, release_file
 from rayprivacy.release.gate import Asked, Gate, VoteManifest, input_digest
 from rayprivacy.release.histogram import HistogramMechanism, Margins
+from rayprivacy.release.thresholded import KeySums, ReleasedCounts, ThresholdedCounts
 from rayprivacy.release.votes import VoteMechanism
 from rayprivacy.runs.account import charged_besides
 from rayprivacy.runs.directory import BASE_MODEL, CORPUS_BY, R, Run, forget_another_corpus
@@ -291,6 +292,15 @@ class RunContext(Generic[R]):
         """
         identity, name, asked = self.plan.stage(stage).name, self.recipe.release_id, self.asked(question)
         released = self.gate.release_histogram(name, mechanism, sums, chunk, asked=asked, stage=identity)
+        self._charged(mechanism.event)
+        return released
+
+    def release_counts(
+        self, stage: str, mechanism: ThresholdedCounts, sums: Private[KeySums], *, question: str
+    ) -> Released[ReleasedCounts]:
+        """Release how many units have each key, above a threshold; see `Gate.release_counts` and `asked`."""
+        identity, name, asked = self.plan.stage(stage).name, self.recipe.release_id, self.asked(question)
+        released = self.gate.release_counts(name, mechanism, sums, asked=asked, stage=identity)
         self._charged(mechanism.event)
         return released
 

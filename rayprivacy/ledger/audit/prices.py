@@ -27,6 +27,7 @@ the order rises; the greatest uses b = a alone. A store that takes any orders in
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import lru_cache, partial
 from typing import Any
 
@@ -52,6 +53,7 @@ MAX_DEPTH = 8
 MAX_PARTS = 1000
 _KEYS = {
     "gaussian": {"noise_multiplier"},
+    "thresholded-gaussian": {"noise_multiplier", "delta"},
     "poisson-sampled-gaussian": {"sampling_probability", "noise_multiplier"},
     "laplace": {"noise_multiplier"},
     "self-composed": {"count", "event"},
@@ -67,6 +69,7 @@ _RANGES = {
     "noise_multiplier": (1e-100, 1e100),
     "standard_deviation": (1e-100, 1e100),
     "sampling_probability": (0.0, 1.0),
+    "delta": (0.0, 1.0),
     "mean": (1.0, 1e9),
     "epsilon": (0.0, 1e9),
     "diameter": (0.0, 1e9),
@@ -79,6 +82,7 @@ GRID = (
     *(72.0, 80.0, 96.0, 128.0, 160.0, 192.0, 256.0, 384.0, 512.0, 768.0, 1024.0, 2048.0, 4096.0),
 )
 _TOLERANCE = 1e-6
+_THRESHOLDED = "thresholded-gaussian"
 
 Curve = Callable[[float], tuple[float, float] | None]
 Price = tuple[float, float]  # no less than the first, no more than the second
@@ -137,6 +141,19 @@ def merged(leaves: Iterable[tuple[Leaf, int]]) -> Leaves:
     for leaf, times in leaves:
         found[leaf] = found.get(leaf, 0) + times
     return tuple(found.items())
+
+
+def without_thresholds(leaves: Leaves) -> tuple[Leaves, Fraction]:
+    """The leaves with plain Gaussians in place of thresholded ones, and what these take of delta."""
+    taken = [Fraction(leaf.facts["delta"]) * times for leaf, times in leaves if leaf.kind == _THRESHOLDED]
+    return merged((_plain(leaf), times) for leaf, times in leaves), sum(taken, Fraction(0))
+
+
+def _plain(leaf: Leaf) -> Leaf:
+    if leaf.kind != _THRESHOLDED:
+        return leaf
+    facts = {"noise_multiplier": leaf.sigma}
+    return Leaf(rows.canonical({"kind": "gaussian", "inside": [], **facts}), "gaussian", facts)
 
 
 def compose(leaves: Leaves) -> DpEvent:

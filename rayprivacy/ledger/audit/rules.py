@@ -10,6 +10,10 @@ Every cost is an integer in units of 2^-80, so that sums are exact. What the lim
 The zCDP line is the conversion of Canonne, Kamath & Steinke solved for rho: a cap holds when it holds at one order, and
 at a given order it is linear in rho.
 
+An account may keep a part of its delta for thresholds. Its rule is then that of the rest of delta, with noise of
+thresholded events like any other, and a second sum: of their deltas, which must stay within that part. In a plan they
+are taken off delta before its epsilon is computed.
+
 Composition pld counts instead of adding, because the tight figure holds for the registered plan alone. A `plan` entry
 lists mechanisms (*lines*) with how often each may run. Its epsilon, by privacy loss distributions, must be within the
 account's cap; from then on a charge is a count for each line, and is honest when its leaves can be shared out among
@@ -34,7 +38,7 @@ from dp_accounting.pld import PLDAccountant
 from scipy.special import logsumexp
 
 from rayprivacy.ledger.audit import prices, rows
-from rayprivacy.ledger.audit.prices import Leaf, Leaves, compose, flatten, merged, read_leaves
+from rayprivacy.ledger.audit.prices import Leaf, Leaves, compose, flatten, merged, read_leaves, without_thresholds
 from rayprivacy.ledger.audit.rows import Row
 from rayprivacy.ledger.audit.terms import Terms
 
@@ -51,16 +55,16 @@ Vector = tuple[int, ...]
 
 
 class SumRule:
-    """The rule of every composition but pld: one sum of costs, and one limit."""
-
-    size = 1
+    """The rule of every composition but pld: a sum of costs and its limit, and the same for what thresholds take."""
 
     def __init__(self, terms: Terms, where: str) -> None:
+        self.size = 2 if terms.keeps_delta else 1
         self._composition = terms.composition
+        self._kept = math.floor(Fraction(terms.kept_delta) * UNIT)
         self._pricing = _pricing(terms)
         self._limit = _limit(terms, terms.epsilon, where)
         self._slack_limit = _limit(terms, terms.epsilon * (1 + SLACK[terms.composition]), where)
-        self._known: dict[str, tuple[int, int]] = {}
+        self._known: dict[str, list[tuple[int, int]]] = {}
 
     def check_cost(self, events: str, cost: Vector, where: str) -> None:
         """Refuse a cost below the price or clearly above it."""
@@ -69,32 +73,37 @@ class SumRule:
             if found is None:
                 rows.fail(where, f"holds an event that composition '{self._composition}' does not take")
             self._known[events] = found
-        low, high = self._known[events]
-        if len(cost) != 1 or not low <= cost[0] <= high:
+        pairs = zip(cost, self._known[events], strict=False)
+        if len(cost) != self.size or not all(low <= part <= high for part, (low, high) in pairs):
             rows.fail(where, "records a cost that is not what its event costs")
 
     def pays(self, events: str, cost: Vector, where: str) -> bool | None:
         """Whether the price is not above the cost."""
         bounds = self._price(events, where)
-        if bounds is None or cost[0] < bounds[0]:
+        if bounds is None or any(part < low for part, (low, _) in zip(cost, bounds, strict=True)):
             return False
-        return True if cost[0] >= bounds[1] else None
+        return True if all(part >= high for part, (_, high) in zip(cost, bounds, strict=True)) else None
 
     def fits(self, live: Vector) -> bool:
-        """Whether the sum is within the limit."""
-        return live[0] <= self._slack_limit
+        """Whether the sums are within the limits."""
+        return live[0] <= self._slack_limit and sum(live[1:]) <= self._kept
 
     def left(self, live: Vector) -> list[float]:
-        """Limit less sum, not below 0."""
-        return [max(0, self._limit - live[0]) / UNIT]
+        """Limits less sums, not below 0."""
+        limits = (self._limit, self._kept)
+        return [max(0, limit - part) / UNIT for limit, part in zip(limits, live, strict=False)]
 
-    def _price(self, events: str, where: str) -> tuple[int, int] | None:
-        """The least and the most that an event may cost; None where the rule does not take it."""
-        found = prices.price(read_leaves(events, where), self._pricing)
+    def _price(self, events: str, where: str) -> list[tuple[int, int]] | None:
+        """The least and the most that an event may cost, in each sum; None where the rule does not take it."""
+        leaves = read_leaves(events, where)
+        plain, taken = without_thresholds(leaves) if self.size == 2 else (leaves, Fraction(0))
+        found = prices.price(plain, self._pricing)
         if found is None:
             return None
         low, high = Fraction(found[0]) * (1 - Fraction(1, 10**9)), Fraction(found[1]) * (1 + Fraction(1, 10**6))
-        return math.ceil(low * UNIT), math.ceil((high + Fraction(1, 2**70)) * UNIT)
+        price = math.ceil(low * UNIT), math.ceil((high + Fraction(1, 2**70)) * UNIT)
+        runs = sum(times for leaf, times in leaves if "delta" in leaf.facts)  # each may be rounded up
+        return [price, (math.ceil(taken * UNIT), math.floor(taken * UNIT) + runs)][: self.size]
 
 
 def _pricing(terms: Terms) -> prices.Pricing:
@@ -112,13 +121,14 @@ def _limit(terms: Terms, epsilon: float, where: str) -> int:
 
 
 def _real_limit(terms: Terms, epsilon: float) -> float:
+    delta = terms.delta - terms.kept_delta
     if terms.composition == "gdp":
-        return math.pow(get_sigma_gaussian(epsilon, terms.delta), -2.0)
+        return math.pow(get_sigma_gaussian(epsilon, delta), -2.0)
     if terms.composition == "zcdp":
-        gains = (np.log(terms.delta) + np.log(_ALPHAS)) / (_ALPHAS - 1) - np.log1p(-1 / _ALPHAS)
+        gains = (np.log(delta) + np.log(_ALPHAS)) / (_ALPHAS - 1) - np.log1p(-1 / _ALPHAS)
         return float(np.max((epsilon + gains) / _ALPHAS))
     if terms.composition == "rdp":
-        order, log_delta = float(terms.parameters["order"]), math.log(terms.delta)
+        order, log_delta = float(terms.parameters["order"]), math.log(delta)
         return epsilon - math.log((order - 1) / order) + (log_delta + math.log(order)) / (order - 1)
     return epsilon
 
@@ -181,9 +191,12 @@ def read_plan(row: Row, terms: Terms, where: str) -> PlanRule:
         if len(leaves) != 1 or leaves[0][1] != 1:
             rows.fail(where, "lists an event that is not one basic mechanism")
         lines.append((leaves[0][0], rows.whole(count, 1, rows.MAX_COUNT, where, "detail")))
-    distinct = merged(lines)
+    distinct, taken = without_thresholds(merged(lines))
+    delta = terms.delta - float(taken)
+    if not delta > 0:
+        rows.fail(where, "lists a plan whose thresholds take all of the account's delta")
     reach = _guard(distinct, where)
-    found = _epsilon(distinct, terms.delta, _grid_step(distinct, reach))
+    found = _epsilon(distinct, delta, _grid_step(distinct, reach))
     if found is None:
         rows.fail(where, "lists a plan that has no privacy loss distribution")
     if not found <= terms.epsilon * (1 + _SLACK) or not stated <= terms.epsilon * (1 + _SLACK):

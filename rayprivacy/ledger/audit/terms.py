@@ -12,6 +12,7 @@ from rayprivacy.ledger.audit.rows import Row
 CENTRAL, SELECTIVE, METRIC = "central", "selective", "metric-local"
 _TERMS = {"unit", "relation", "epsilon", "delta", "composition", "kind", "corpus", "parameters"}
 _MEANING = frozenset({"of", "protected"})
+_SUMMED = {"gdp", "zcdp", "rdp"}  # compositions that may keep a part of delta for thresholds
 _KNOWN = {
     "unit": {unit.value for unit in PrivacyUnit},
     "relation": {relation.value for relation in NeighbouringRelation},
@@ -33,6 +34,16 @@ class Terms:
     delta: float
     parameters: Row
     values: Row
+
+    @property
+    def keeps_delta(self) -> bool:
+        """Whether a part of delta is kept for thresholds."""
+        return "threshold_delta" in self.parameters
+
+    @property
+    def kept_delta(self) -> float:
+        """That part; 0 where there is none."""
+        return float(self.parameters.get("threshold_delta", 0.0))
 
     @property
     def meaning(self) -> dict[str, str]:
@@ -95,9 +106,14 @@ def check_row(terms: Terms | None, row: Row) -> None:
 def _check_parameters(values: Mapping[str, Any], where: str) -> None:
     keys = {"order"} if values["composition"] == "rdp" else set()
     keys |= {"policy"} if values["kind"] == SELECTIVE else set()
-    found = rows.mapping(values["parameters"], keys, where, "parameters", _MEANING)
+    optional = _MEANING | ({"threshold_delta"} if values["composition"] in _SUMMED else set())
+    found = rows.mapping(values["parameters"], keys, where, "parameters", optional)
     _check_meaning(found, values, where)
     if "policy" in found:
         rows.text(found["policy"], where, "parameters")
+    if "threshold_delta" in found:
+        kept = rows.number(found["threshold_delta"], 0.0, 1.0, where, "parameters")
+        if not kept < values["delta"]:
+            rows.fail(where, "keeps all of its delta for thresholds")
     if "order" in found:
         rows.number(found["order"], 1.0, 1e5, where, "parameters")

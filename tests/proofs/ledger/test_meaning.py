@@ -290,7 +290,7 @@ def _say(url, *words):
 
 HOW_WELL = {
     *("noise_multiplier", "sampling_probability", "standard_deviation", "sensitivities", "sampling_probs"),
-    *("epsilon", "diameter", "tokens", "keep_cost", "count", "mean", "shape"),
+    *("epsilon", "diameter", "tokens", "keep_cost", "count", "mean", "shape", "delta"),
 }
 PARTS = {"event", "events"}
 WHO = {"sensitive"}

@@ -26,6 +26,7 @@ VOTES = "seqpate --queries 1000 --teachers 1000"
 TWO = "two-stage --q1 .02 --steps1 500 --q2 .01 --steps2 1000 --delta 1e-5"
 SELECT = "select --q 0.01 --steps 1000 --delta 1e-5 --trials 10"
 EDP = "edpsgd --steps 100 --workers 4"
+KNOWLEDGE = "knowledge --support 68 --keys-per-user 40"
 SANTEXT = "santext --tokens 100 --diameter 1.5"
 
 
@@ -49,6 +50,11 @@ def _json(line):
         (f"{DPSGD} --sigma 1 --as-published", "epsilon = 1.828", ["rdp 2.101"]),
         (f"{TWO} --sigma1 .9 --sigma2 .9", "epsilon = 4.15", ["stage 1 alone 3.50", "stage 2 alone 2.31", "rdp 4.66"]),
         (f"{SELECT} --sigma 1", "epsilon = ", ["paying for all of 10 runs 6."]),
+        (
+            f"{KNOWLEDGE} --users 2000 --epsilon 3",
+            "sigma = 1.58769 for epsilon 3, delta 1e-06; a key needs about 57 users (2.85% of 2000)\n",
+            ["86.41% would be released", "5e-07 is kept for thresholds", "5e-07 is left for noise"],
+        ),
         (f"{SANTEXT} --epsilon 2", "epsilon = 300 per document", ["no meaningful guarantee"]),
         (f"{DPSGD} --sigma 0.04", "epsilon = ", ["no pld figure", "no meaningful guarantee"]),
     ],
@@ -133,7 +139,7 @@ def test_santext_prices_a_document():
     assert back["noise"]["epsilon_per_token"] == pytest.approx(0.2)
 
 
-NOISY = ["gaussian --count 100", "seqpate --queries 100 --teachers 9", DPSGD, SELECT, EDP]
+NOISY = ["gaussian --count 100", "seqpate --queries 100 --teachers 9", DPSGD, SELECT, EDP, KNOWLEDGE]
 NOISY.append(f"{EDP} --q .05 --schedule linear --tau .5 --steps-per-epoch 50")
 
 
@@ -175,6 +181,9 @@ BAD = {  # arguments that are right, and options with values that are not: the l
     f"{EDP1} --workers {2**53}": f"--micro-batches {2**53}",
     f"{SANTEXT} --epsilon 1": f"--tokens {HUGE}, --diameter nan, --epsilon inf",
     SANTEXT: ", --epsilon inf",
+    f"{KNOWLEDGE} --sigma 1": f"--keys-per-user {WIDE} 10001, --support {NONE}, --users {NONE}, --releases {WIDE}",
+    f"{KNOWLEDGE} --epsilon 1": f"--share-of-delta {NONE} 1, --delta {NONE} 1, --epsilon 0 nan, --sigma 1",
+    KNOWLEDGE: f", --sigma {NONE} 1e-4 1e10",
 }
 
 
