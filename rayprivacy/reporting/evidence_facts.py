@@ -30,7 +30,7 @@ ABOUT = {
     "rounding": r"floating point|on a grid",
     "timing": r"Running time",
     "access": r"[Kk]ey file|dashboard",
-    "public": r"public",
+    "public": r"[Pp]ublic",
     "assumptions": "",
 }
 
@@ -85,6 +85,12 @@ class Evidence:
     def title(self) -> str:
         """What was released."""
         return f"{'Synthetic text' if self.texts else 'Model'} of release {one_line(self.certificate.release_id)}"
+
+    @property
+    def description(self) -> str:
+        """What it is, and what made it."""
+        what = self.facts.card.text if self.texts else "A model, made by"
+        return f"{what} {self.facts.method_sentence}"
 
     def answers(self) -> dict[str, Answer]:
         """All that can be answered, by the name of the question."""

@@ -83,7 +83,7 @@ def _sections(e: Evidence) -> dict[str, dict[str, Answer]]:
     return {
         "basic": {
             "name": Answer(e.title, of_release),
-            "description": said("method"),
+            "description": Answer(e.description, of_method),
             "data_product_type": Answer("Synthetic data" if e.texts else "Machine learning model", of_method),
         },
         "dp_variant": {
@@ -135,7 +135,7 @@ def croissant(e: Evidence) -> Json | None:
         "@type": "sc:Dataset",
         "conformsTo": [f"{CROISSANT}1.1", f"{CROISSANT}RAI/1.0"],
         "name": e.title,
-        "description": f"{e.facts.card.text} {e.facts.method_sentence} {'. '.join([said.headline, *said.reasons])}.",
+        "description": f"{e.description} {'. '.join([said.headline, *said.reasons])}.",
         "keywords": tags(c),
         "rai:personalSensitiveInformation": [one_line(each) for each in (protected, *c.assumptions)],
         "rai:dataLimitations": [one_line(each) for each in (unprotected, *said.notes)],
