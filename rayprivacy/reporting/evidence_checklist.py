@@ -53,6 +53,7 @@ QUESTIONS = {
         Question("Comparing guarantees", "published", "What would the analysis of the method's paper say?"),
         Question(MIXING, "mixed", "What else in the ledger was, or may be, released from the corpus?"),
         Question(MIXING, "left", "What of this run left the private side?"),
+        Question(MIXING, "unprotected", "What is released as it is, or not protected?"),
         Question(MIXING, "internal", "What was measured on private text without noise?"),
         Question(MIXING, "", "Was anything of the corpus published that is not in the ledger?"),
         Question("Auditing and empirical measures", "attacked", "Was the release attacked?"),

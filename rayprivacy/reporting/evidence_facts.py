@@ -30,7 +30,8 @@ ABOUT = {
     "rounding": r"floating point|on a grid",
     "timing": r"Running time",
     "access": r"[Kk]ey file|dashboard",
-    "public": r"[Pp]ublic",
+    "unprotected": r"not protected|(?<!none )(?:is|are) released|word for word",
+    "public": r"(?:is|are) public|^Public input",
     "assumptions": "",
 }
 

@@ -88,7 +88,7 @@ def _sections(e: Evidence) -> dict[str, dict[str, Answer]]:
         },
         "dp_variant": {
             "variant_name": Answer("Approximate DP" if c.kind is AccountKind.CENTRAL else "Custom", (shown("kind"),)),
-            "unprotected_quantities": said("left"),
+            "unprotected_quantities": said("unprotected", "left"),
         },
         "privacy_loss": {
             "privacy_unit": said("unit"),

@@ -15,6 +15,7 @@ from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.certificate import AUDIT_WARNING
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import method_named, method_names
+from rayprivacy.runs.assumptions import CLUSTER, DISCRETE_NOISE, OF_UNIT, TIMING, of_training
 
 SENTINEL = 98765.4321
 RECIPE = {"method": "generator", "model": {"base": "/srv/secret/base"}, "corpus": {"source": "/srv/secret/chats"}}
@@ -117,6 +118,26 @@ def test_names_that_would_break_a_form(make_run):
     texts = evidence_of(make_run({"release_id": "x: [y\n---\n# {'z\": *a &b !c | `<b>", "account": ATTACK}))
     assert entry_of(texts)["basic"]["name"].startswith("Synthetic text of release x: [y --- # {")
     assert yaml.safe_load(texts["registry.yaml"])["url_slug"] == "x-y-z-a-b-c-b"
+
+
+def test_every_assumption_stands_once_where_it_belongs(make_run):
+    units = [sentence for unit in PrivacyUnit for sentence in OF_UNIT[unit]]
+    said = [
+        TIMING,
+        CLUSTER,
+        *DISCRETE_NOISE.values(),
+        *units,
+        *of_training(PrivacyUnit.USER),
+        "It left the private side.",
+    ]
+    lines = lines_of(evidence_of(make_run({"assumptions": said})))
+    answers = " ".join(line["answer"] for line in lines.values())
+    assert [answers.count(sentence) for sentence in said] == [1] * len(said)
+    assert lines["Are running time, memory and other side channels protected?"]["answer"] == TIMING
+    unprotected = lines["What is released as it is, or not protected?"]["answer"]
+    assert unprotected == OF_UNIT[PrivacyUnit.PHRASE][0]
+    finite = lines["How are noise and sums of finite precision accounted for?"]["answer"]
+    assert all(sentence in finite for sentence in DISCRETE_NOISE.values())
 
 
 def test_an_export_of_the_ledger_is_replayed_and_holds_the_release(make_run, tmp_path):
