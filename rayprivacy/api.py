@@ -4,7 +4,7 @@ Imports that take seconds (torch, Ray, transformers) stand inside the functions 
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ __all__ = [
     "audit",
     "clean",
     "evaluate",
+    "evidence",
     "load_recipe",
     "method_names",
     "plan",
@@ -410,11 +411,35 @@ def report(
                 f"{shown(remote[0])} is a URI, and a comparison reads local runs: copy the run here first."
             )
         return str(write_comparison([at_home(each) for each in directories], at_home(out), internal=not public))
-    mirror = mirror_of(str(directories[0]), work)
+    return _in_run(directories[0], work, lambda root: write_report(root, internal=not public))
+
+
+def evidence(directory: str | Path, *, work: Path | None = None) -> str:
+    """Write evidence of a finished run in the forms that reviewers use, from files that may be shared.
+
+    Args:
+        directory: a run directory, or the URI of one.
+        work: local folder in which a run at a URI is worked on.
+
+    Returns:
+        The folder of the forms.
+
+    Raises:
+        ConfigError: this is no finished run, or a file of it is damaged; the message names it.
+        LedgerError: the export of the ledger in it is damaged, or of another ledger.
+    """
+    from rayprivacy.reporting.evidence import write_evidence
+
+    return _in_run(directory, work, write_evidence)
+
+
+def _in_run(directory: str | Path, work: Path | None, write: Callable[[Path], Path]) -> str:
+    """Write something into a run directory, which may be at a URI, and say where it is."""
+    mirror = mirror_of(str(directory), work)
     if mirror is None:
-        return str(write_report(at_home(directories[0]), internal=not public))
+        return str(write(at_home(directory)))
     pull_run(mirror)
-    written = write_report(mirror.root, internal=not public)
+    written = write(mirror.root)
     mirror.push()
     return f"{mirror.uri}/{written.name}"
 

@@ -9,18 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 
-from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import SHARED, write_atomic
 from rayprivacy.core.units import AccountKind
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.models.settings import DOCUMENT_SEPARATOR
 from rayprivacy.reporting import claim
 from rayprivacy.reporting.format import markdown, one_line
-from rayprivacy.reporting.inputs import RecipeFacts, read_facts, read_model
+from rayprivacy.reporting.inputs import RecipeFacts, read_facts, read_model, read_texts
 
 SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B")
 DATA = """\
@@ -86,10 +83,7 @@ def protection(certificate: Certificate) -> str:
 
 
 def _dataset_card(certificate: Certificate, facts: RecipeFacts, texts: Path) -> str:
-    try:
-        file = pq.read_metadata(texts)
-    except pa.ArrowInvalid:
-        raise ConfigError(f"{texts} is no Parquet file: let the run write it again.") from None
+    file = read_texts(texts)
     size = next((name for power, name in enumerate(SIZES, 3) if file.num_rows < 10**power), "n>1T")
     title = f"Synthetic text of release {one_line(certificate.release_id)}"
     front = {

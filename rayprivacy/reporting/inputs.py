@@ -213,6 +213,7 @@ class _Base(Lenient):
 class _Corpus(Lenient):
     source: str = ""
     labels: list[str] = Field(default_factory=list)
+    max_records_per_user: int | None = None
 
 
 class _Codes(Lenient):
@@ -288,6 +289,16 @@ def read_facts(path: Path) -> RecipeFacts:
 def _listed(values: tuple[str, ...]) -> str:
     more = f", and {len(values) - SHOWN} more" if len(values) > SHOWN else ""
     return ", ".join(f'"{markdown(value)}"' for value in values[:SHOWN]) + more
+
+
+def read_texts(path: Path) -> pq.FileMetaData:
+    """What a file of released text says of itself."""
+    if not path.is_file():
+        raise ConfigError(f"{path} does not exist: give the directory of a finished run.")
+    try:
+        return pq.read_metadata(path)
+    except pa.ArrowInvalid:
+        raise ConfigError(f"{path} is no Parquet file: let the run write it again.") from None
 
 
 def draw_samples(path: Path) -> list[str]:

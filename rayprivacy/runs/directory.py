@@ -33,6 +33,7 @@ INPUTS, CALIBRATED = "inputs.json", "calibrated.json"
 RECIPE, CERTIFICATE, METRICS = "recipe.yaml", "certificate.json", "metrics.json"
 MODEL = "model"
 QUESTIONS = "questions"  # folder of what was asked about the released text
+EVIDENCE = "evidence"  # folder of forms for reviewers
 RUN_LOG = "run.log"
 FOUND = "found"  # an event of the log: the work of a stage had been done by another run
 PREPARING = (BASE_MODEL, COPY, CORPUS_BY) = ("base model", "copy of the corpus", "corpus by")
@@ -283,13 +284,13 @@ _SAID = ("README.md", "certificate.md", CERTIFICATE)  # the one that names the c
 def forget_another_corpus(root: Path, corpus_digest: str) -> None:
     """Delete the certificate, cards and figures of another corpus than the one whose release is about to be written.
 
-    No claim and no figure may stand beside what another corpus made, nor questions about its text; reports and audits
-    refuse the run until it ends.
+    No claim and no figure may stand beside what another corpus made, nor evidence of it or questions about its text;
+    reports and audits refuse the run until it ends.
     """
     stored = root / CERTIFICATE
     if not stored.exists() or read_json(stored)["corpus_digest"] == corpus_digest:
         return
-    for name in ("plots", QUESTIONS):
+    for name in ("plots", QUESTIONS, EVIDENCE):
         shutil.rmtree(root / name, ignore_errors=True)
     for name in (*MEASURED, *_SAID):
         (root / name).unlink(missing_ok=True)

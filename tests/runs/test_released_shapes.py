@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from every_method import DEAR, SENTENCES, USERS, small_corpus, smallest_recipe
+from evidence_checks import evidence_of
 from safetensors import safe_open
 from toy_bench import QUIET
 
@@ -90,3 +91,4 @@ def test_parts_may_hold_nobody(name, tmp_path, tiny_base, tiny_bert):
     assert [entry.rows for entry in manifest.parts] == [USERS * SENTENCES, *[0] * (plan.parts - 1)]
     assert manifest.holdout.rows == 0
     assert result.certificate.release_id == recipe.release_id
+    evidence_of(result.path)

@@ -59,11 +59,11 @@ def test_figures_of_another_corpus_are_deleted(tmp_path):
     named = {*MEASURED, "README.md", "certificate.md", "certificate.json", *kept}
     for name in named:
         (tmp_path / name).write_text("{}")
-    for name in ("plots", "questions"):
+    for name in ("plots", "questions", "evidence"):
         (tmp_path / name).mkdir()
     (tmp_path / "certificate.json").write_text(json.dumps({"corpus_digest": "a"}))
     forget_another_corpus(tmp_path, "a")
-    assert {path.name for path in tmp_path.iterdir()} == {*named, "plots", "questions"}
+    assert {path.name for path in tmp_path.iterdir()} == {*named, "plots", "questions", "evidence"}
     forget_another_corpus(tmp_path, "b")
     assert {path.name for path in tmp_path.iterdir()} == kept
 
