@@ -221,5 +221,5 @@ class RetrieverConfig(Config):
     clozes: bool = True
     epochs: int = Field(default=1, ge=1)
     learning_rate: float | None = Field(default=None, gt=0)
-    batch: int = Field(default=64, ge=2)
+    batch: int = Field(default=32, ge=2)
     max_tokens: int = Field(default=192, ge=16)
