@@ -37,8 +37,9 @@ from rayprivacy.questions.answers import RANKED
 from rayprivacy.questions.clozes import Document
 from rayprivacy.questions.encoders import Array, StaticEncoder, TextEncoder
 from rayprivacy.questions.entities import Finder, finder
+from rayprivacy.questions.lexical import Bm25
 from rayprivacy.questions.passages import blocks, sentences
-from rayprivacy.questions.retriever import Index, Pair, Retriever, best, mixed, pairs_of, trained_retriever
+from rayprivacy.questions.retriever import Pair, Retriever, best, mixed, pairs_of, trained_retriever
 from rayprivacy.questions.settings import EvidenceConfig, PassagesConfig, RetrieverConfig
 
 STRETCH = 8  # windows that stand for an article, whose sentences lie in their order
@@ -84,6 +85,12 @@ class Sets:
         for row in pq.read_table(self.data / "wikitext2_raw_valid_test.parquet").to_pylist():
             found.setdefault(row["article"], []).append(row["text"])
         return found
+
+    @cached_property
+    def words(self) -> dict[str, Array]:
+        """What words say of each passage of a pool, for each question of the test."""
+        asked = [row["question"] for row in self.test]
+        return {name: Bm25(texts).shares(asked) for name, texts in self.pools.items()}
 
     def clozes(self) -> list[Pair]:
         """Clozes about WikiText, each of the rest of its article."""
@@ -204,10 +211,12 @@ class Trial:
         return found
 
     def row(self, arm: str, retriever: Retriever, *, hybrid: bool = False) -> Iterator[dict[str, Any]]:
-        share = retriever.share if hybrid else 1.0
+        asked = retriever.vectors([row["question"] for row in self.sets.test])
         for pool, texts in self.sets.pools.items():
-            scores = Index(retriever, texts).scores([row["question"] for row in self.sets.test])
-            yield measured(self.sets, mixed(*scores, share), texts) | {
+            scores = asked @ retriever.vectors(texts).T
+            if hybrid:
+                scores = mixed(self.sets.words[pool], scores, retriever.share)
+            yield measured(self.sets, scores, texts) | {
                 "start": self.start,
                 "pool": pool,
                 "arm": arm,
@@ -248,7 +257,10 @@ def table(data: Path, seeds: Sequence[int], words: Sequence[str]) -> dict[str, A
     }
     for encoder in starts.values():
         encoder.tokenizer = Remembering(encoder.tokenizer)
-    rows = [_words(sets, pool) for pool in sets.pools]
+    rows = [
+        measured(sets, sets.words[pool], texts) | {"start": "", "pool": pool, "arm": "BM25", "seed": 0}
+        for pool, texts in sets.pools.items()
+    ]
     said: dict[str, Any] = {}
     for start, encoder in starts.items():
         for seed in seeds:
@@ -267,14 +279,6 @@ def table(data: Path, seeds: Sequence[int], words: Sequence[str]) -> dict[str, A
         "paper_top_20": CMORE_PAPER,
         "rows": [{name: each for name, each in row.items() if "article" not in name} for row in rows],
     }
-
-
-def _words(sets: Sets, pool: str) -> dict[str, Any]:
-    from rayprivacy.questions.lexical import Bm25
-
-    index = Bm25(sets.pools[pool])
-    scores = np.stack([index.scores(row["question"]) for row in sets.test])
-    return measured(sets, scores, sets.pools[pool]) | {"start": "", "pool": pool, "arm": "BM25", "seed": 0}
 
 
 def _reference(sets: Sets) -> Iterator[dict[str, Any]]:

@@ -36,8 +36,9 @@ TOGETHER = 16  # pairs of a group that lie together in a batch
 LOOKS = 8  # at what is held out, in an epoch
 PATIENCE = 3  # looks without a lower loss, behind which training ends
 HELD_OUT = 0.1
-LEAST_GROUPS = 2
+LEAST = 10  # groups of which a tenth is held out, or passages
 _POOL = 1000  # passages among which held-out ones are looked for
+_AT_ONCE = 64  # questions whose scores are in memory
 _SHARES = tuple(step / 10 for step in range(11))
 _FILE = "retriever.json"
 
@@ -61,11 +62,15 @@ def pairs_of(table: pa.Table) -> list[Pair]:
 
 
 def apart(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
-    """Pairs to learn from, and those of a tenth of the groups, at least one."""
-    groups = sorted({pair.group for pair in pairs})
-    order = np.random.default_rng([seed, len(groups)]).permutation(len(groups))
-    held = {groups[place] for place in order[: max(1, round(HELD_OUT * len(groups)))]}
-    return [pair for pair in pairs if pair.group not in held], [pair for pair in pairs if pair.group in held]
+    """Pairs to learn from, and those of a tenth of the groups, or of the passages where groups are too few."""
+    units = [pair.group for pair in pairs]
+    if len(set(units)) < LEAST:
+        units = [pair.passage for pair in pairs]
+    known = sorted(set(units))
+    order = np.random.default_rng([seed, len(known)]).permutation(len(known))
+    held = {known[place] for place in order[: round(HELD_OUT * len(known))]}
+    both = [*zip(units, pairs, strict=True)]
+    return [pair for unit, pair in both if unit not in held], [pair for unit, pair in both if unit in held]
 
 
 def batches(pairs: Sequence[Pair], size: int, dice: np.random.Generator) -> Iterator[Sequence[Pair]]:
@@ -158,9 +163,7 @@ class Index:
 
     def scores(self, questions: Sequence[str]) -> tuple[Array, Array]:
         """What words say of each passage, as a share of the best, and what vectors say, [questions, passages] each."""
-        words = np.stack([self._words.scores(question) for question in questions])
-        words /= np.maximum(words.max(axis=1, keepdims=True, initial=0), 1e-9)
-        return words, self.retriever.vectors(questions) @ self._vectors.T
+        return self._words.shares(questions), self.retriever.vectors(questions) @ self._vectors.T
 
 
 def mixed(words: Array, vectors: Array, share: float) -> Array:
@@ -266,12 +269,12 @@ def train_retriever(
     if config.clozes and clozes is not None:
         known = {pair.passage for pair in tested}
         lessons = [[pair for pair in pairs_of(clozes) if pair.passage not in known], learnt]
-    if any(len({pair.group for pair in pairs}) < LEAST_GROUPS for pairs in lessons):
+    if any(len({pair.passage for pair in pairs}) < LEAST for pairs in lessons):
         raise RayPrivacyError(
-            f"questions about fewer than {LEAST_GROUPS} passages or titles were kept, too few to train a retriever: ask"
-            " about more text, or set questions.retriever to null."
+            f"there are questions about fewer than {LEAST} passages, too few to train a retriever: ask about more text,"
+            " or set questions.retriever to null."
         )
-    texts = [passage.text for passage in passages]
+    texts = [*dict.fromkeys(passage.text for passage in passages)]
     retriever, losses = trained_retriever(fresh_encoder(config, texts), lessons, config, seed, progress)
     retriever.save(folder)
     said = {"share_of_vectors": retriever.share, "held_out_losses": losses, "learnt": len(learnt)}
@@ -281,14 +284,15 @@ def train_retriever(
 def tried(retriever: Retriever, tested: Sequence[Pair], passages: Sequence[str]) -> Json:
     """Figures of BM25, of vectors and of both, with intervals over groups, on questions among all passages."""
     place = {passage: number for number, passage in enumerate(passages)}
-    right = [{place[pair.passage]} for pair in tested]
-    scores = retriever.over(passages).scores([pair.question for pair in tested])
+    right, groups = [{place[pair.passage]} for pair in tested], [pair.group for pair in tested]
     shares = {"bm25": 0.0, "vectors": 1.0, "hybrid": retriever.share}
-    groups = [pair.group for pair in tested]
+    ranked: dict[str, list[list[int]]] = {name: [] for name in shares}
+    index = retriever.over(passages)
+    for some in windows(tested, _AT_ONCE):
+        scores = index.scores([pair.question for pair in some])
+        for name, share in shares.items():
+            ranked[name] += best(mixed(*scores, share), 20)
     return {
-        name: {
-            figure: asdict(found)
-            for figure, found in score_rankings(best(mixed(*scores, share), 20), right, groups).items()
-        }
-        for name, share in shares.items()
+        name: {figure: asdict(found) for figure, found in score_rankings(own, right, groups).items()}
+        for name, own in ranked.items()
     }

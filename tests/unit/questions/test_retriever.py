@@ -108,6 +108,8 @@ def test_held_out_groups_are_apart():
     assert {pair.group for pair in held}.isdisjoint(pair.group for pair in learnt)
     assert len({pair.group for pair in held}) == round(PAGES / 10)
     assert apart(PAIRS, 1)[1] != held
+    few = [pair._replace(group="of all") for pair in PAIRS]
+    assert len({pair.passage for pair in apart(few, 0)[1]}) == round(len(few) / 10)
 
 
 def test_it_learns_to_find_passages(fresh):
