@@ -110,7 +110,7 @@ class StaticEncoder(Encoder):
         found = StaticEncoder(tokenizer, table @ torch.linalg.eigh(table.T @ table).eigenvectors[:, -width:])
         if idf:
             rare = Idf.of(found.ids(texts))
-            found.table *= torch.tensor([rare[token] for token in range(len(table))])[:, None]
+            found.table.mul_(torch.tensor([rare[token] for token in range(len(table))])[:, None])
         return found.settled()
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -166,7 +166,10 @@ class TextEncoder(Encoder):
             source = resolve_base(base)
             model = loading.load_weights(base, AutoModel, source, dtype=torch.float32)
             loading.check_positions(model, max_tokens)
-            return TextEncoder(loading.load_tokenizer(source), model, max_tokens)
+            tokenizer = loading.load_tokenizer(source)
+        if tokenizer.pad_token_id is None:
+            raise ConfigError(f"model.base is {base!r}: its tokenizer does not pad, as those of encoders do: name one.")
+        return TextEncoder(tokenizer, model, max_tokens)
 
     def forward(self, texts: Sequence[str]) -> torch.Tensor:
         """The vectors of texts, [texts, width]."""
@@ -177,7 +180,7 @@ class TextEncoder(Encoder):
 
     def learning(self) -> "TextEncoder":
         """A copy of which all but the token vectors can be trained, without dropout."""
-        model = trainable(self._backbone(), AdapterConfig(kind="full"))
+        model = trainable(Backbone(self.tokenizer, 0, 0, model=self.model), AdapterConfig(kind="full"))
         model.get_input_embeddings().requires_grad_(False)
         return TextEncoder(self.tokenizer, model, self.max_tokens)
 
@@ -197,9 +200,6 @@ class TextEncoder(Encoder):
         write_json(pooling / "config.json", width, SHARED)
         _write_modules(folder, "Transformer", "Pooling", "Normalize")
 
-    def _backbone(self) -> Backbone:
-        return Backbone(self.tokenizer, 0, 0, model=self.model)
-
 
 def fresh_encoder(config: RetrieverConfig, texts: Sequence[str]) -> Encoder:
     """The encoder that training begins with; `texts` are released or public."""
@@ -216,7 +216,8 @@ def load_encoder(folder: Path) -> Encoder:
     """What `Encoder.save` has written."""
     if (folder / _LENGTH).is_file():
         return TextEncoder.load(str(folder), int(read_json(folder / _LENGTH)["max_seq_length"]))
-    return StaticEncoder.load(folder)
+    with loading.telling(str(folder)):
+        return StaticEncoder.load(folder)
 
 
 def _write_modules(folder: Path, *names: str) -> None:

@@ -226,10 +226,16 @@ def test_clozes_about_passages_of_the_test_are_left_out(base, tmp_path):
     assert files(tmp_path / "a") == files(tmp_path / "b") != files(tmp_path / "c")
 
 
+def no_table(folder):
+    (folder / "retriever.json").write_text('{"share": 0.5}')
+    return rp.Retriever.load(folder)
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     {
         "a folder without a retriever": (lambda path, base: rp.Retriever.load(path), "holds no retriever that can be"),
+        "a folder without its table": (lambda path, base: no_table(path), "could not be loaded"),
         "no such base": (
             lambda path, base: fresh_encoder(RetrieverConfig(base=str(path / "nowhere")), TEXTS),
             "questions.retriever.base is",
