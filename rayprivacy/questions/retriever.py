@@ -265,11 +265,11 @@ def train_retriever(
     """
     kept = questions.filter(questions["kept"])
     learnt, tested = (pairs_of(kept.filter(pc.equal(kept["split"], name))) for name in ("train", "test"))
-    lessons = [learnt]
-    if config.clozes and clozes is not None:
-        known = {pair.passage for pair in tested}
-        lessons = [[pair for pair in pairs_of(clozes) if pair.passage not in known], learnt]
-    if any(len({pair.passage for pair in pairs}) < LEAST for pairs in lessons):
+    known = {pair.passage for pair in tested}
+    clozed = pairs_of(clozes) if config.clozes and clozes is not None else []
+    clozed = [pair for pair in clozed if pair.passage not in known]
+    lessons = [pairs for pairs in (clozed, learnt) if len({pair.passage for pair in pairs}) >= LEAST]
+    if not lessons:
         raise RayPrivacyError(
             f"there are questions about fewer than {LEAST} passages, too few to train a retriever: ask about more text,"
             " or set questions.retriever to null."
@@ -277,7 +277,7 @@ def train_retriever(
     texts = [*dict.fromkeys(passage.text for passage in passages)]
     retriever, losses = trained_retriever(fresh_encoder(config, texts), lessons, config, seed, progress)
     retriever.save(folder)
-    said = {"share_of_vectors": retriever.share, "held_out_losses": losses, "learnt": len(learnt)}
+    said = {"share_of_vectors": retriever.share, "held_out_losses": losses, "learnt": [*map(len, lessons)]}
     return said | ({"test": tried(retriever, tested, texts)} if tested else {})
 
 
