@@ -64,7 +64,25 @@ class Sets:
     """What is learnt from, and what is looked for among what."""
 
     data: Path
+    work: Path
     asked: Path | None
+    base: str
+
+    @cached_property
+    def starts(self) -> dict[str, StaticEncoder]:
+        known = [*dict.fromkeys(text for texts in self.pools.values() for text in texts)]
+        found = {
+            PLAIN: StaticEncoder.of(self.base, known, width=128, idf=False),
+            PACKAGED: StaticEncoder.of(MINILM, known),
+        }
+        for encoder in found.values():
+            encoder.tokenizer = Remembering(encoder.tokenizer)
+        return found
+
+    @cached_property
+    def pretraining(self) -> dict[str, list[Pair]]:
+        clozes = [Pair(*row) for row in _kept(self.work / "clozes.json", self.clozes)]
+        return {"inverse cloze": self.inverse(len(clozes)), "C-MORE": clozes}
 
     @cached_property
     def test(self) -> list[dict[str, Any]]:
@@ -175,16 +193,15 @@ class Remembering:
 class Trial:
     """One seed of one start."""
 
-    def __init__(self, sets: Sets, start: str, encoder: StaticEncoder, pretraining: dict[str, list[Pair]], seed: int):
-        self.sets, self.start, self.encoder, self.seed = sets, start, encoder, seed
-        self.pretraining = pretraining
+    def __init__(self, sets: Sets, start: str, seed: int):
+        self.sets, self.start, self.seed = sets, start, seed
         self.said: dict[str, Any] = {}
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        raw = Retriever(self.encoder)
+        raw = Retriever(self.sets.starts[self.start])
         yield from self.row("raw", raw)
-        known = {"": raw} | {name: self.learnt(raw, name, pairs) for name, pairs in self.pretraining.items()}
-        for name in self.pretraining:
+        known = {"": raw} | {name: self.learnt(raw, name, pairs) for name, pairs in self.sets.pretraining.items()}
+        for name in self.sets.pretraining:
             yield from self.row(name, known[name])
         yield from self.row("hybrid", known["C-MORE"], hybrid=True)
         source = self.sets.people(self.sets.rows[0])
@@ -243,28 +260,20 @@ def table(data: Path, seeds: Sequence[int], words: Sequence[str]) -> dict[str, A
     parser = argparse.ArgumentParser()
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--questions", type=Path)
+    parser.add_argument("--starts", nargs="+", default=[PLAIN, PACKAGED])
     parser.add_argument("--base", default=ModelConfig().base, help="whose token vectors `plain` begins with")
     parser.add_argument("--reference", action="store_true", help="with the row of minilm-l6, which takes minutes")
     arguments = parser.parse_args(words)
     arguments.work.mkdir(parents=True, exist_ok=True)
-    sets = Sets(data, arguments.questions)
-    clozes = [Pair(*row) for row in _kept(arguments.work / "clozes.json", sets.clozes)]
-    pretraining = {"inverse cloze": sets.inverse(len(clozes)), "C-MORE": clozes}
-    known = [*dict.fromkeys(text for texts in sets.pools.values() for text in texts)]
-    starts = {
-        PLAIN: StaticEncoder.of(arguments.base, known, width=128, idf=False),
-        PACKAGED: StaticEncoder.of(MINILM, known),
-    }
-    for encoder in starts.values():
-        encoder.tokenizer = Remembering(encoder.tokenizer)
+    sets = Sets(data, arguments.work, arguments.questions, arguments.base)
     rows = [
         measured(sets, sets.words[pool], texts) | {"start": "", "pool": pool, "arm": "BM25", "seed": 0}
         for pool, texts in sets.pools.items()
     ]
     said: dict[str, Any] = {}
-    for start, encoder in starts.items():
+    for start in arguments.starts:
         for seed in seeds:
-            trial = Trial(sets, start, encoder, pretraining, seed)
+            trial = Trial(sets, start, seed)
             own, learnt = _kept(arguments.work / f"{start}-{seed}.json", lambda t=trial: ([*t.rows()], t.said))
             rows += own
             said[f"{start} {seed}"] = learnt
@@ -282,10 +291,8 @@ def table(data: Path, seeds: Sequence[int], words: Sequence[str]) -> dict[str, A
 
 
 def _reference(sets: Sets) -> Iterator[dict[str, Any]]:
-    encoder, every = (
-        TextEncoder.load(MINILM, 192),
-        [*dict.fromkeys(text for pool in sets.pools.values() for text in pool)],
-    )
+    encoder = TextEncoder.load(MINILM, 192)
+    every = [*dict.fromkeys(text for pool in sets.pools.values() for text in pool)]
     place, vectors = {text: number for number, text in enumerate(every)}, encoder.vectors(every)
     asked = encoder.vectors([row["question"] for row in sets.test])
     for pool, texts in sets.pools.items():
