@@ -160,3 +160,52 @@ _QVE: tuple[tuple[str, tuple[str, ...], str, tuple[str, ...], Callable[[float, f
     ("{one} is above {other}", (), "ranking", ("classifier",), _above),
     ("{one} is above {other}", (), "oracle", (VALUE,), _above),
 )
+
+
+# Retrieval: what is said, the start and the pools that it must hold on, an arm, others, and by how much it is above.
+_EASY, _HARD, _PLAIN, _PACKAGED = "H + S", "H + T", "plain", "packaged"
+_CMORE: tuple[tuple[str, tuple[str, ...], str, str, float], ...] = (
+    (_PLAIN, (_EASY,), "inverse cloze", "raw", 0.0),
+    (_PLAIN, (_EASY,), "C-MORE", "inverse cloze", 0.0),
+    (_PLAIN, (_EASY,), "C-MORE", "raw", 0.02),
+    (_PLAIN, (_EASY, _HARD), "C-MORE + source@250", "source@250", 0.0),
+    (_PLAIN, (_EASY, _HARD), "hybrid", "BM25", -0.005),
+    (_PLAIN, (), "C-MORE + source@1000", "source@1000", 0.0),
+    (_PLAIN, (), "C-MORE + source@6000", "source@6000", 0.0),
+    (_PACKAGED, (_EASY, _HARD), "hybrid", "BM25", -0.005),
+    (_PACKAGED, (), "C-MORE", "raw", 0.0),
+    (_PACKAGED, (), "C-MORE", "inverse cloze", 0.0),
+    (_PACKAGED, (), "C-MORE + source@250", "source@250", 0.0),
+    (_PACKAGED, (), "source@6000", "raw", 0.0),
+    (_PACKAGED, (), "released", "raw", 0.0),
+    (_PACKAGED, (), "released, hybrid", "BM25", 0.0),
+)
+RELEASED = 0.9  # of nDCG@10 with people's questions, at least
+
+
+def cmore(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """All claims about retrieval, by top-20; and that released questions serve nearly as well as people's."""
+    found = []
+    for start, must, one, other, least in _CMORE:
+        for pool in (_EASY, _HARD):
+            own = [row for row in rows if row["pool"] == pool and row["start"] in (start, "")]
+            seeds = {row["seed"] for row in own}
+            own += [{**row, "seed": seed} for row in own if row["arm"] == "BM25" for seed in seeds - {row["seed"]}]
+            rule = _at_least(least) if least else _above
+            said = f"{one} is at least {other} {100 * least:+.1f} points" if least else f"{one} is above {other}"
+            found += _claim(f"{pool}, {start}: {said}", pool in must, own, one, other, rule)
+    for pool in (_EASY, _HARD):
+        both = [
+            mean(row["ndcg_10"] for row in rows if row["pool"] == pool and row["arm"] == arm)
+            for arm in ("released", "people")
+            if any(row["arm"] == arm for row in rows)
+        ]
+        if len(both) == 2:
+            share = both[0] / both[1]
+            said = f"{pool}: nDCG@10 after released questions is at least {RELEASED} of that after people's"
+            found.append(_figure(said, True, share, share >= RELEASED))
+    return found
+
+
+def _at_least(least: float) -> Callable[[float, float], bool]:
+    return lambda gap, error: gap >= least

@@ -11,7 +11,7 @@ import json
 from importlib import import_module
 from pathlib import Path
 
-SYSTEMS = {"qve": "questions_qve"}
+SYSTEMS = {"qve": "questions_qve", "cmore": "questions_cmore"}
 
 
 def main(words: list[str] | None = None) -> None:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from rayprivacy.ledger.store import Ledger
     from rayprivacy.methods.edp_sgd.reading import Tagger
     from rayprivacy.questions.judge import Judge
+    from rayprivacy.questions.retriever import Retriever
     from rayprivacy.runs.recipe import Recipe
     from rayprivacy.trainer.trainer import DPTorchTrainer
     from rayprivacy.tuning.budgeted import BudgetedSearcher, trial_release
@@ -62,6 +63,7 @@ _HOMES = {
     "Ledger": "ledger.store",
     "Tagger": "methods.edp_sgd.reading",
     "Judge": "questions.judge",
+    "Retriever": "questions.retriever",
     "Recipe": "runs.recipe",
     "BudgetedSearcher": "tuning.budgeted",
     "trial_release": "tuning.budgeted",
@@ -86,6 +88,7 @@ __all__ = [
     "Recipe",
     "ReleaseError",
     "Result",
+    "Retriever",
     "ShardError",
     "StorageError",
     "Tagger",

@@ -55,6 +55,11 @@ class Bm25:
         scores: npt.NDArray[np.float32] = self._index.get_scores(words)
         return scores
 
+    def shares(self, queries: Sequence[str]) -> npt.NDArray[np.float32]:
+        """The score of each passage for each query, as a share of the best one's, [queries, passages]."""
+        scores = np.stack([self.scores(query) for query in queries])
+        return np.asarray(scores / np.maximum(scores.max(axis=1, keepdims=True, initial=0), 1e-9))
+
     def ranked(self, query: str, among: Sequence[int] | None = None) -> list[int]:
         """Passages that share a word with a query, the best first; of equal scores the first passage."""
         scores = self.scores(query)

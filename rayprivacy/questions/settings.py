@@ -200,3 +200,26 @@ class _Keys(Config):
 def parse_questions(data: Mapping[str, Any]) -> QuestionsConfig:
     """The block `questions` of a mapping that has no other key."""
     return _Keys.parse(data).questions
+
+
+class RetrieverConfig(Config):
+    """How the retriever is trained; all that it reads is released or public.
+
+    Attributes:
+        base: `static` adds up the token vectors of the packaged sentence model, in milliseconds; or an encoder of
+            Hugging Face, such as that model itself, `minilm-l6`.
+        clozes: whether it learns from clozes before it learns from questions.
+        epochs: over clozes and over questions; fewer where held-out ones are found less and less well.
+        learning_rate: null takes one that suits the base.
+        batch: pairs of one step, each of which is told from the others' passages.
+        max_tokens: of a text, which is all that an encoder reads of it; `static` reads all.
+    """
+
+    named: ClassVar[str] = "retriever"
+
+    base: Annotated[str, PathKind.PUBLIC_MODEL] = "static"
+    clozes: bool = True
+    epochs: int = Field(default=1, ge=1)
+    learning_rate: float | None = Field(default=None, gt=0)
+    batch: int = Field(default=32, ge=2)
+    max_tokens: int = Field(default=192, ge=16)

@@ -1,9 +1,22 @@
 """Answers as SQuAD compares them; the kind that a question asks for; entities by rules and by a model."""
 
+import math
+
+import numpy as np
 import pytest
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.questions.answers import exact_match, f1, holds, normalised, score_answers
+from rayprivacy.questions.answers import (
+    exact_match,
+    f1,
+    hit,
+    holds,
+    ndcg,
+    normalised,
+    reciprocal_rank,
+    score_answers,
+    score_rankings,
+)
 from rayprivacy.questions.entities import Entity, by_rules, finder
 from rayprivacy.questions.typed import kinds_asked, typed_answer
 
@@ -53,6 +66,38 @@ def test_intervals_are_over_articles_and_not_over_questions():
 def test_what_does_not_fit_is_refused_in_a_sentence(given):
     with pytest.raises(ConfigError, match=r"^[^\n]+\.$"):
         score_answers(*given)
+
+
+def test_rankings_count_by_the_place_of_what_is_right():
+    ranking = ["a", "b", "c", "d"]
+    assert [hit(ranking, {"b"}, most) for most in (1, 2)] == [0, 1]
+    assert reciprocal_rank(ranking, {"c", "d"}) == pytest.approx(1 / 3)
+    assert reciprocal_rank(ranking, {"x"}) == ndcg(ranking, {"x"}) == 0
+    assert ndcg(ranking, {"a"}) == 1
+    assert ndcg(ranking, {"b"}) == pytest.approx(1 / math.log2(3))
+    assert ndcg(ranking, {"a", "c"}) == pytest.approx((1 + 0.5) / (1 + 1 / math.log2(3)))
+    assert ndcg(["x"] * 10 + ["a"], {"a"}) == reciprocal_rank(["x"] * 10 + ["a"], {"a"}) == 0
+    found = score_rankings([ranking, ranking], [{"a"}, {"d"}], ["one", "two"])
+    assert {name: each.value for name, each in found.items()} == pytest.approx(
+        {"top_1": 0.5, "top_5": 1.0, "top_20": 1.0, "mrr_10": 0.625, "ndcg_10": (1 + 1 / math.log2(5)) / 2}
+    )
+    assert (found["top_1"].low, found["top_1"].high) == (0, 1)
+
+
+def test_ndcg_is_that_of_another_implementation():
+    theirs = pytest.importorskip("sklearn.metrics").ndcg_score
+    dice = np.random.default_rng(0)
+    for _ in range(50):
+        scores, relevant = dice.permutation(30), dice.random(30) < 0.2
+        ranking, right = np.argsort(-scores).tolist(), {*np.flatnonzero(relevant).tolist()}
+        expected = theirs([relevant.astype(float)], [scores], k=10) if right else 0
+        assert ndcg(ranking, right) == pytest.approx(expected)
+
+
+def test_rankings_that_do_not_fit_are_refused():
+    for given in (([], []), ([[1]], []), ([[1]], [{1}], ["x", "y"])):
+        with pytest.raises(ConfigError, match=r"^[^\n]+\.$"):
+            score_rankings(*given)
 
 
 def test_words_stand_in_a_text_whole():
