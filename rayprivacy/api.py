@@ -345,12 +345,16 @@ def ask_questions(
             text is not public or cannot be read.
     """
     from rayprivacy.questions.settings import parse_questions
+    from rayprivacy.runs.directory import QUESTIONS
     from rayprivacy.runs.files import overridden
+    from rayprivacy.runs.questions_plan import begun_with
 
-    settings = parse_questions(overridden({}, overrides))  # what follows takes seconds to import
+    run = run.path if isinstance(run, Result) else run
+    folder = at_home(str(out or "")) if public is not None else at_home(str(run or "")) / QUESTIONS
+    settings = parse_questions(overridden(begun_with(folder), overrides))  # what follows takes seconds to import
     from rayprivacy.reporting.questions import about, ask
 
-    asked = about(run.path if isinstance(run, Result) else run, public, out, text, document)
+    asked = about(run, public, out, text, document)
     return ask(asked, settings, actors=actors or cores(), resume=resume, console=console or Console(stderr=True))
 
 
