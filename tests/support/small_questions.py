@@ -49,9 +49,10 @@ def write_public(folder: Path) -> None:
     for number in range(20):
         found = [sentence(dice) for _ in range(SENTENCES)]
         context = " ".join(text for text, *_ in found)
-        (text, question, answer), title = found[0], f"title {number}"
+        _, question, answer = found[0]
         answers = {"text": [answer], "answer_start": [context.index(answer)]}
-        annotated.append({"title": title, "context": context, "question": question, "answers": answers})
+        row = {"title": f"title {number}", "context": context, "question": question, "answers": answers}
+        annotated.append(row)
     pq.write_table(pa.Table.from_pylist(annotated), folder / "annotations.parquet")
     public = [{"passage": passage(dice)[0]} for _ in range(60)]
     pq.write_table(pa.Table.from_pylist(public), folder / "public.parquet")

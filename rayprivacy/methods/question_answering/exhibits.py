@@ -15,7 +15,8 @@ from rayprivacy.questions.phrases import divergence, question_type
 from rayprivacy.questions.public import public_pairs
 from rayprivacy.questions.settings import QuestionsConfig
 from rayprivacy.runs.method import Chart, Table
-from rayprivacy.runs.questions_folder import STAGES, TABLE
+from rayprivacy.runs.questions_folder import TABLE
+from rayprivacy.runs.questions_plan import STAGES
 
 SHOWN, SEED = 12, 12
 BINS = 10  # of values, each with as many questions

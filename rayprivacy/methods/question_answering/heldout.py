@@ -49,12 +49,13 @@ def real_questions(run: Run[QuestionAnsweringRecipe]) -> list[Real]:
     Raises:
         ConfigError: a cell of that column is something else. It is not quoted.
     """
-    column = run.recipe.questions and run.recipe.questions.heldout
-    rows = heldout.heldout_rows(run) if column else []
+    column = run.recipe.questions.heldout if run.recipe.questions else None
+    if column is None:
+        return []
     return [
         Real(question, answer, number, row["text"], str(row["user"]))
-        for number, row in enumerate(rows)
-        for question, answer in _asked(row[column], str(column))
+        for number, row in enumerate(heldout.heldout_rows(run))
+        for question, answer in _asked(row[column], column)
     ]
 
 

@@ -34,7 +34,8 @@ from rayprivacy.runs import directory, drive, plan, questions
 from rayprivacy.runs import heldout as users
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.method import SYNTHETIC, Output
-from rayprivacy.runs.questions_folder import STAGES, Material
+from rayprivacy.runs.questions_folder import Material
+from rayprivacy.runs.questions_plan import STAGES
 
 HOW = "A language model fine-tuned with DP-SGD on private text."
 Context = RunContext[QuestionAnsweringRecipe]
@@ -64,12 +65,15 @@ def run(context: Context) -> Output | None:
     )
     if config is None:
         return found
-    _ask(context, config)
+    folder = _ask(context, config)
     measured = cache(lambda: heldout.question_metrics(context.run, backbone) if config.heldout else {})
     return replace(
         found,
         internal=lambda: {"questions": measured()} if config.heldout else {},
-        exhibits=lambda: [*exhibits.of_set(context.run.root / directory.QUESTIONS, config), *heldout.tables(measured())],
+        exhibits=lambda: [
+            *exhibits.of_set(folder, config),
+            *heldout.tables(measured()),
+        ],
     )
 
 
@@ -87,8 +91,8 @@ def _write(context: Context, trained: steps.Trained) -> Written:
     return writing.written_once(context, model, asked, config, codes, out, mark, plan.TEXTS_WRITTEN)
 
 
-def _ask(context: Context, config: AskedConfig) -> None:
-    """Write the set of questions about the passages, or find it written, with what the certificate will claim."""
+def _ask(context: Context, config: AskedConfig) -> Path:
+    """Write the set of questions about the passages, with what the certificate will claim, or find it; its folder."""
     recipe, root = context.recipe, context.run.root
     said = claim.statement(Certificate.model_validate(drive.certificate_of(context))).headline
     material = questions.released_material(root, SYNTHETIC, (), recipe.release_id, said)
@@ -104,6 +108,7 @@ def _ask(context: Context, config: AskedConfig) -> None:
         stage=context.stage,
         count=context.run.meter.count,
     )
+    return folder
 
 
 def _forget_another(folder: Path, material: Material) -> None:

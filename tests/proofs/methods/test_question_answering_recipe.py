@@ -9,8 +9,8 @@ from commands import command
 from small_questions import small_job, small_recipe, write_passages, write_public
 
 import rayprivacy as rp
-from rayprivacy.methods.registry import load_recipe, method_of
 from rayprivacy.methods.question_answering.method import reading_of
+from rayprivacy.methods.registry import load_recipe, method_of
 
 JOB = Path(__file__).parents[3] / "jobs" / "question_answering" / "squad.yaml"
 CLOZES = {"questions": {}}
