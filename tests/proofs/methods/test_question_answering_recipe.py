@@ -3,17 +3,23 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from commands import command
+from run_directory import certificate
 from small_questions import small_job, small_recipe, write_passages, write_public
 
 import rayprivacy as rp
+from rayprivacy.ledger.certificate import Certificate
+from rayprivacy.ledger.claim import statement
+from rayprivacy.methods.question_answering import method
 from rayprivacy.methods.question_answering.method import reading_of
 from rayprivacy.methods.registry import load_recipe, method_of
 
 JOB = Path(__file__).parents[3] / "jobs" / "question_answering" / "squad.yaml"
-CLOZES = {"questions": {}}
 
 
 @pytest.fixture
@@ -101,12 +107,31 @@ def test_real_questions_are_of_a_column_that_is_carried_along(folder):
         recipe_of(folder, **{"corpus.labels": []})
 
 
-def test_what_people_asked_is_in_no_document(tiny_backbone, folder):
+def test_what_people_asked_is_in_no_document(folder):
     """Nor in what stands before it; it tells a record from another, and no more."""
     reading = reading_of(recipe_of(folder))
     row = {"user": "u", "text": "they like soup", "asked": "what do they like"}
     assert (reading.context(row), reading.text(row, 0)) == ("", "they like soup")
     assert reading.labels == ("asked",)
+
+
+def test_what_is_asked_about_is_the_released_text_under_its_claim(folder, monkeypatch):
+    """With private text beside it, which no settings name."""
+    (folder / "out" / "private" / "shards").mkdir(parents=True)
+    for name, text in (("synthetic.parquet", "released"), ("private/shards/part-0000.parquet", "private")):
+        pq.write_table(pa.table({"text": [f"{text} text"]}), folder / "out" / name)
+    told = []
+    monkeypatch.setattr(method.drive, "certificate_of", lambda context: certificate())
+    monkeypatch.setattr(method.questions, "write_questions", lambda *given, **named: told.append((*given, named)))
+    recipe = recipe_of(folder)
+    run = SimpleNamespace(root=folder / "out", meter=SimpleNamespace(count=None))
+    context = SimpleNamespace(recipe=recipe, run=run, stage=None, shards=folder / "out" / "private" / "shards")
+    assert method._ask(context, recipe.questions) == folder / "out" / "questions"
+    ((material, settings, root, named),) = told
+    assert material.texts["text"].to_pylist() == ["released text"]
+    assert statement(Certificate.model_validate(certificate())).headline in material.origin
+    assert (root, named["base"]) == (folder / "out" / "questions", recipe.model.base)
+    assert settings.keep == recipe.questions.keep
 
 
 WRONG = {
