@@ -35,12 +35,14 @@ def questions(
 
     Example: rayprivacy questions --public wikitext.parquet --text text --document article --out runs/wiki
 
-    Example: rayprivacy questions --public wikitext.parquet --out runs/wiki -o questions.entities=rules
+    Example: rayprivacy questions runs/chat -o questions.pairs.source=pairs.parquet -o questions.keep.by=roundtrip
     """
     found = api.ask_questions(
         run, override or (), public=public, out=out, text=text, document=document, actors=actors, resume=resume
     )
-    counts, folder = found["counts"], out or Path(run or "", QUESTIONS)
-    typer.echo(f"{counts['kept']:,} questions kept of {counts['questions']:,}, about {counts['passages']:,} passages")
+    from rayprivacy.reporting.questions_card import funnel
+
+    folder = out or Path(run or "", QUESTIONS)
+    typer.echo(funnel(found["counts"]))
     typer.secho(found["origin"], bold=True)
     show_files([("questions", folder / "questions.parquet"), ("card", folder / "README.md")])

@@ -35,8 +35,8 @@ SAYS = {  # methods, and how the card says what is protected
     "toy_sanitised": "Releases of the account are",
 }
 KILL = """
-from rayprivacy.runs import questions
-questions.write_formats = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+from rayprivacy.runs import questions_stages
+questions_stages.write_formats = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -100,8 +100,8 @@ def test_a_claim_that_fell_is_said_in_every_file(released):
     settings, folder = SHORT[1:4:2], released.path / "questions"
     rp.ask_questions(released.path, settings, console=QUIET)
     before = content(folder)
-    with pytest.raises(rp.ConfigError, match="by other settings: move that folder away"):
-        rp.ask_questions(released.path, [*settings, "questions.seed=1"], resume=True, console=QUIET)
+    with pytest.raises(rp.ConfigError, match="holds questions already: add --resume to finish them"):
+        rp.ask_questions(released.path, settings, console=QUIET)
     stored = released.path / "certificate.json"
     warned = json.loads(stored.read_text()) | {"warnings": ["somebody ran without noise"]}
     stored.write_text(json.dumps(warned))
