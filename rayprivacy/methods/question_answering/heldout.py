@@ -93,7 +93,7 @@ def _evidence(run: Run[QuestionAnsweringRecipe], backbone: Backbone, asked: Sequ
     pairs = rows_of_pairs(public_pairs(config.pairs)) if config and config.pairs else []
     written = [row_of(row["question"], row["context"], row["evidence_start"]) for row in made.to_pylist()]
     found = [(each, each.passage.find(each.answer)) for each in asked]  # a text may have been cut
-    held = [row_of(each.question, each.passage, start)._replace(group=each.user) for each, start in found if start >= 0]
+    held = [row_of(each.question, each.passage, start, each.user) for each, start in found if start >= 0]
     if not held:
         return {}
     sets, dice = Sets.of(backbone, pairs, written, held), np.random.default_rng(_SEED)
