@@ -19,7 +19,6 @@ from rayprivacy.methods.question_answering.recipe import QuestionAnsweringRecipe
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.questions.choosing import EPOCHS, Sets
 from rayprivacy.questions.evidence_reader import beginning, scores, trained
-from rayprivacy.questions.lexical import Bm25
 from rayprivacy.questions.public import public_pairs, row_of, rows_of_pairs
 from rayprivacy.runs import heldout
 from rayprivacy.runs.directory import QUESTIONS, Run
@@ -111,6 +110,8 @@ def _evidence(run: Run[QuestionAnsweringRecipe], backbone: Backbone, asked: Sequ
 
 def _retrieval(run: Run[QuestionAnsweringRecipe], asked: Sequence[Real]) -> dict[str, Figure]:
     """How often the text that a question is about is among the best of BM25, of all texts of held-out users."""
+    from rayprivacy.questions.lexical import Bm25  # of the extra `questions`
+
     index = Bm25(row["text"] for row in heldout.heldout_rows(run))
     ranks = [index.ranked(each.question)[: max(BEST)] for each in asked]
     users = np.unique([each.user for each in asked], return_inverse=True)[1]

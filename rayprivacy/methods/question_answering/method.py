@@ -30,11 +30,10 @@ from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.question_answering import exhibits, heldout
 from rayprivacy.methods.question_answering.plan import STEPS, WRITING
 from rayprivacy.methods.question_answering.recipe import AskedConfig, QuestionAnsweringRecipe
-from rayprivacy.runs import directory, drive, plan, questions
+from rayprivacy.runs import directory, drive, plan
 from rayprivacy.runs import heldout as users
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.method import SYNTHETIC, Output
-from rayprivacy.runs.questions_folder import Material
 from rayprivacy.runs.questions_plan import STAGES
 
 HOW = "A language model fine-tuned with DP-SGD on private text."
@@ -70,10 +69,7 @@ def run(context: Context) -> Output | None:
     return replace(
         found,
         internal=lambda: {"questions": measured()} if config.heldout else {},
-        exhibits=lambda: [
-            *exhibits.of_set(folder, config),
-            *heldout.tables(measured()),
-        ],
+        exhibits=lambda: [*exhibits.of_set(folder, config), *heldout.tables(measured())],
     )
 
 
@@ -93,11 +89,13 @@ def _write(context: Context, trained: steps.Trained) -> Written:
 
 def _ask(context: Context, config: AskedConfig) -> Path:
     """Write the set of questions about the passages, with what the certificate will claim, or find it; its folder."""
+    from rayprivacy.runs import questions  # of the extra `questions`, which a run of passages alone does without
+
     recipe, root = context.recipe, context.run.root
     said = claim.statement(Certificate.model_validate(drive.certificate_of(context))).headline
     material = questions.released_material(root, SYNTHETIC, (), recipe.release_id, said)
     folder, base = root / directory.QUESTIONS, recipe.model.base
-    _forget_another(folder, material)
+    _forget_another(folder, material.inputs["digest"])
     questions.write_questions(
         material,
         questions.settled(folder, config.asked, base),
@@ -111,8 +109,8 @@ def _ask(context: Context, config: AskedConfig) -> Path:
     return folder
 
 
-def _forget_another(folder: Path, material: Material) -> None:
+def _forget_another(folder: Path, text: str) -> None:
     """Delete what was asked about another text of this run, which had not come to its certificate."""
     stages = folder / STAGES
-    if stages.is_file() and read_json(stages)["inputs"]["digest"] != material.inputs["digest"]:
+    if stages.is_file() and read_json(stages)["inputs"]["digest"] != text:
         shutil.rmtree(folder)

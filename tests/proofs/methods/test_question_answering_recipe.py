@@ -18,6 +18,7 @@ from rayprivacy.ledger.claim import statement
 from rayprivacy.methods.question_answering import method
 from rayprivacy.methods.question_answering.method import reading_of
 from rayprivacy.methods.registry import load_recipe, method_of
+from rayprivacy.runs import questions
 
 JOB = Path(__file__).parents[3] / "jobs" / "question_answering" / "squad.yaml"
 
@@ -122,7 +123,7 @@ def test_what_is_asked_about_is_the_released_text_under_its_claim(folder, monkey
         pq.write_table(pa.table({"text": [f"{text} text"]}), folder / "out" / name)
     told = []
     monkeypatch.setattr(method.drive, "certificate_of", lambda context: certificate())
-    monkeypatch.setattr(method.questions, "write_questions", lambda *given, **named: told.append((*given, named)))
+    monkeypatch.setattr(questions, "write_questions", lambda *given, **named: told.append((*given, named)))
     recipe = recipe_of(folder)
     run = SimpleNamespace(root=folder / "out", meter=SimpleNamespace(count=None))
     context = SimpleNamespace(recipe=recipe, run=run, stage=None, shards=folder / "out" / "private" / "shards")
