@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from rayprivacy.ledger.certificate import Certificate
     from rayprivacy.ledger.store import Ledger
     from rayprivacy.methods.edp_sgd.reading import Tagger
+    from rayprivacy.questions.answers import score_answers
     from rayprivacy.questions.judge import Judge
     from rayprivacy.runs.recipe import Recipe
     from rayprivacy.trainer.trainer import DPTorchTrainer
@@ -61,6 +62,7 @@ _HOMES = {
     "Ledger": "ledger.store",
     "Tagger": "methods.edp_sgd.reading",
     "Judge": "questions.judge",
+    "score_answers": "questions.answers",
     "Recipe": "runs.recipe",
     "BudgetedSearcher": "tuning.budgeted",
     "trial_release": "tuning.budgeted",
@@ -98,6 +100,7 @@ __all__ = [
     "plan",
     "report",
     "run",
+    "score_answers",
     "trial_release",
     "tune",
 ]

@@ -331,7 +331,8 @@ def ask_questions(
 
     Args:
         run: a finished run, or its directory; the questions are written into its folder `questions`.
-        overrides: keys of `questions`, as a mapping of dotted keys to values, or `key.path=value` strings.
+        overrides: keys of `questions`, as a mapping of dotted keys to values, or `key.path=value` strings. Others are
+            those of the set that is in the folder, if there is one: it is made anew of what they leave as it was.
         public: in place of a run, a Parquet, JSONL or CSV file, or a folder of them; nothing of a run directory.
         out: folder for the questions about public text.
         text: the column of public text; `text` when left out.

@@ -27,7 +27,9 @@ def questions(
     ] = None,
     override: Overrides = None,
     actors: Annotated[int | None, typer.Option(min=1, help="Processes that ask.", show_default="one a core")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Finish what was begun in the folder.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Finish what was begun in the folder, with its settings.")
+    ] = False,
 ) -> None:
     """Ask questions about the text of a finished run, under its certificate, or about text that is declared public.
 

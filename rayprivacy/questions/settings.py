@@ -227,7 +227,7 @@ class QuestionsConfig(Config):
         return self.model_copy(update={"entities": how})
 
 
-class _Keys(Config):
+class QuestionsKeys(Config):
     """What the command's `-o` may name."""
 
     named: ClassVar[str] = "command"
@@ -237,4 +237,4 @@ class _Keys(Config):
 
 def parse_questions(data: Mapping[str, Any]) -> QuestionsConfig:
     """The block `questions` of a mapping that has no other key."""
-    return _Keys.parse(data).questions
+    return QuestionsKeys.parse(data).questions

@@ -73,13 +73,16 @@ class Folder:
             raise ConfigError(f"{self.root} holds questions about another text: {otherwise}.")
         if known["inputs"] != inputs:
             write_json(stages, {"inputs": inputs}, SHARED)
-            for name in _WRITTEN:
-                path = self.root / name
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
             return False
         if not resume:
             raise ConfigError(f"{self.root} holds questions already: add --resume to finish them, or {otherwise}.")
         return "counts" in known and known["origin"] == material.origin
+
+    def clear(self) -> None:
+        """Delete the files of an earlier set."""
+        for name in _WRITTEN:
+            path = self.root / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

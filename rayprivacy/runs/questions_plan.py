@@ -6,13 +6,13 @@ imports neither torch nor Ray.
 
 from pathlib import Path
 
-from rayprivacy.core.config import PRIVATE_SIDE, Config, path_values
+from rayprivacy.core.config import PRIVATE_SIDE, path_values
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import Json, read_json
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.generation.settings import require_engine
 from rayprivacy.questions.public import annotations, public_pairs
-from rayprivacy.questions.settings import QuestionsConfig
+from rayprivacy.questions.settings import QuestionsConfig, QuestionsKeys
 from rayprivacy.runs.plan import Stage
 from rayprivacy.runs.recipe import require_public
 
@@ -25,10 +25,6 @@ ANNOTATED = f"{RELEASED} and public annotations"
 BY_VALUE, BY_LIKELIHOOD = ("value", "measured"), ("likelihood", "measured")
 BY_CONTRAST = ("classifier", "ranking", "measured")
 _FREE = ("none", "random")  # selections that need nothing to be learnt
-
-
-class _Keys(Config):
-    questions: QuestionsConfig
 
 
 def question_stages(settings: QuestionsConfig) -> tuple[Stage, ...]:
@@ -68,7 +64,7 @@ def check_questions(settings: QuestionsConfig, corpus: CorpusConfig | None = Non
         ConfigError: in one sentence; of public text it quotes nothing but the number of a row.
     """
     private = path_values(corpus, *PRIVATE_SIDE) if corpus is not None else ()
-    require_public(_Keys(questions=settings), [(f"corpus.{key}", value) for key, value in private])
+    require_public(QuestionsKeys(questions=settings), [(f"corpus.{key}", value) for key, value in private])
     decided, by, annotated = settings.decided(), settings.keep.by, settings.value.annotations
     require_engine("questions.asker.engine", decided.asker.engine)
     if settings.pairs is None and by not in _FREE:

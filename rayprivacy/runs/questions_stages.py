@@ -8,7 +8,6 @@
 Ray must be started. Nothing private is read: texts are released or public, and pairs and annotations are public.
 """
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -236,10 +235,11 @@ class Making:
         passages = [passage for each in self.documents() for passage in each.passages]
         root, settings = self.folder.root, self.settings
         questions = finished(asked, found, settings.seed, self.material.origin)
+        self.folder.clear()
         write_table(questions, root / TABLE, SHARED)
         write_formats(root, questions, passages, settings.write)
         if settings.judge is not None:
-            published(self._judge(), root / MODEL / JUDGE)
+            shutil.copytree(self._judge(), root / MODEL / JUDGE)
         measured = {"measured": chosen.figures} if chosen.figures else {}
         counts = self._funnel(questions, passages)
         return {"counts": counts, "kept_by": chosen.by, **measured, **self._types(questions)}
@@ -277,9 +277,3 @@ class Making:
 
     def _named(self, *names: str) -> Json:
         return self.settings.model_dump(mode="json", include={*names})
-
-
-def published(folder: Path, out: Path) -> None:
-    """Put a saved model where people find it; its files are linked, so that it takes no more space."""
-    shutil.rmtree(out, ignore_errors=True)
-    shutil.copytree(folder, out, copy_function=os.link)
