@@ -35,7 +35,9 @@ def write_passages(folder: Path, mark: str = "", asked_mark: str = "") -> None:
     dice, rows = random.Random(1), []
     for user in range(USERS):
         text, asked = passage(dice)
-        asked = [{name: f"{asked_mark} {part}".strip() for name, part in each.items()} for each in asked]
+        if asked_mark:
+            asked = [each | {"question": f"{asked_mark} {each['question']}"} for each in asked]
+            asked.append({"question": asked_mark, "answer": asked_mark})
         rows.append({"who": f"user-{user}", "said": f"{mark} {text}".strip(), "asked": json.dumps(asked)})
     pq.write_table(pa.Table.from_pylist(rows), folder / "talk.parquet")
 
