@@ -22,8 +22,7 @@ QUESTION_SET = "question set"
 STAGES = "stages.json"  # of a set: what it is made of, and, when it is whole, what came of it
 PUBLIC_PAIRS, RELEASED = "public pairs", "released passages"
 ANNOTATED = f"{RELEASED} and public annotations"
-BY_VALUE, BY_LIKELIHOOD = ("value", "measured"), ("likelihood", "measured")
-BY_CONTRAST = ("classifier", "ranking", "measured")
+BY_LIKELIHOOD = ("likelihood", "measured")
 _FREE = ("none", "random")  # selections that need nothing to be learnt
 
 

@@ -14,7 +14,8 @@ from zygote import fork_command
 import rayprivacy as rp
 from rayprivacy.questions.asker import known_phrases
 from rayprivacy.questions.keep import distinct
-from rayprivacy.questions.settings import PhrasesConfig
+from rayprivacy.questions.settings import PhrasesConfig, QuestionsConfig
+from rayprivacy.runs.questions_plan import question_stages
 
 pytest.importorskip("bm25s")
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
@@ -106,6 +107,9 @@ def test_the_funnel_is_that_of_the_table(first, place):
         == stages["counts"]["attributable"] - (~distinct(rows["question"][rows["attribution"] == "attributable"])).sum()
     )
     assert {"asked", "kept"} == stages["kl"].keys()
+    seconds = json.loads((place[0] / "one" / "stages.json").read_text())["seconds"]
+    settings = QuestionsConfig.parse(stages["inputs"]["questions"])
+    assert [*seconds] == [stage.name for stage in question_stages(settings)], "as a plan says"
     assert stages["kept_by"] == max(stages["measured"], key=stages["measured"].get)
 
 
