@@ -88,7 +88,7 @@ def small_recipe(folder: Path, base: Path) -> dict[str, Any]:
                 "annotations": str(folder / "annotations.parquet"),
                 **{"iterations": 3, "batch": 8, "inner_steps": 2, "rollouts": 2, "estimators": 1},
             },
-            "keep": {"by": "measured", "attributable": False},
+            "keep": {"by": "measured", "attributable": False, "distinct": False},
         },
         "evaluation": {"users": 12},
         "resources": {"cpus": 1, "actors": 1},
