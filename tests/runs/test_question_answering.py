@@ -22,7 +22,12 @@ pytest.importorskip("bm25s")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 CHUNK = ["reserve", "start", "commit"]
 LAST = "question set"
-PUBLIC = ("From passages to the questions that are kept", "First words of questions", "Twelve questions", "Share of questions")
+PUBLIC = (
+    "From passages to the questions that are kept",
+    "First words of questions",
+    "Twelve questions",
+    "Share of questions",
+)
 INTERNAL = ("Evidence of held-out users", "Texts of held-out users")
 
 

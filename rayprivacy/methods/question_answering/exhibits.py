@@ -25,9 +25,10 @@ _COLUMNS = ("question", "answer", "label", "value", "kept")
 
 def of_set(folder: Path, config: QuestionsConfig) -> list[Chart | Table]:
     """Charts and tables of a question set that is whole."""
-    counts, asked = read_json(folder / STAGES)["counts"], pq.read_table(folder / TABLE)
+    found, asked = read_json(folder / STAGES), pq.read_table(folder / TABLE)
     public = [question for _, question in public_pairs(config.pairs)] if config.pairs else []
-    funnel = [(name.replace("_", " "), f"{count:,}") for name, count in counts.items()]
+    funnel = [(name.replace("_", " "), f"{count:,}") for name, count in found["counts"].items()]
+    funnel.append(("kept by", found["kept_by"]))
     return [
         *_by_value(asked),
         Table("From passages to the questions that are kept", ("what", "how many"), funnel, internal=False),

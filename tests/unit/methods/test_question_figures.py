@@ -49,7 +49,7 @@ def run(tmp_path, tiny_base, monkeypatch):
     folder.mkdir()
     pq.write_table(finished(asked, found, 0, "made of a test"), folder / "questions.parquet")
     counts = {"passages": 14, "found_again": 31, "questions": 40, "kept": 20}
-    (folder / "stages.json").write_text(json.dumps({"counts": counts}))
+    (folder / "stages.json").write_text(json.dumps({"counts": counts, "kept_by": "value"}))
     texts = [passage(dice) for _ in range(HELD)]
     held = [{"user": f"u{n}", "text": text, "asked": json.dumps(own)} for n, (text, own) in enumerate(texts)]
     monkeypatch.setattr(heldout.heldout, "heldout_rows", lambda run: held)
@@ -66,7 +66,8 @@ def test_exhibits_say_what_came_of_passages_and_are_all_public(run):
     assert [kept for _, kept in points] == sorted(kept for _, kept in points), "higher values are kept"
     assert points[0][1] == 0
     assert points[-1][1] == 1
-    assert funnel.rows == [("passages", "14"), ("found again", "31"), ("questions", "40"), ("kept", "20")]
+    counted = [("passages", "14"), ("found again", "31"), ("questions", "40"), ("kept", "20")]
+    assert funnel.rows == [*counted, ("kept by", "value")]
     assert {kind for kind, *_ in types.rows[:-1]} == {"what", "where"}
     assert types.rows[-1][0].startswith("KL")
     assert 0 <= float(types.rows[-1][1]) < 50
