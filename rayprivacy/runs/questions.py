@@ -142,8 +142,9 @@ def write_questions(
         stage: shows a stage, one of `question_stages`, while it goes on.
         count: is told of pieces of work.
     """
-    asker = settings.asker.model_copy(update={"base": settings.asker.base or base})
-    settings = settings.model_copy(update={"asker": asker})
+    if settings.pairs is not None:
+        asker = settings.asker.model_copy(update={"base": settings.asker.base or base})
+        settings = settings.model_copy(update={"asker": asker})
     with alone(made_folder(root, material.place)):
         folder = Folder(root.absolute(), actors, stage, count)
         if folder.begin(material, {"questions": settings.model_dump(mode="json")}, resume):
