@@ -28,7 +28,7 @@ from rayprivacy.runs.questions_folder import TABLE
 from rayprivacy.runs.sealing import sealed
 
 BEST = (1, 5, 20)  # texts that are looked at, of those that BM25 ranks
-_SEED = 0
+_SEED, _PAIRS = 0, "public pairs"
 _NONE = {"releasable": False, "why": "no held-out user has a question: nothing was measured"}
 
 
@@ -96,11 +96,10 @@ def _evidence(run: Run[QuestionAnsweringRecipe], backbone: Backbone, asked: Sequ
         return {}
     sets, dice = Sets.of(backbone, pairs, written, held), np.random.default_rng(_SEED)
     start = trained(beginning(sets.written.questions.shape[1]), sets.source, dice, EPOCHS)
-    readers = {
-        "public pairs": start,
-        "and all questions": trained(start, sets.written, dice),
-        "and those that are kept": trained(start, sets.written[made["kept"].to_numpy()], dice),
-    }
+    besides = f"{_PAIRS} and " if pairs else ""
+    readers = {_PAIRS: start} if pairs else {}
+    readers[f"{besides}all questions"] = trained(start, sets.written, dice)
+    readers[f"{besides}kept questions"] = trained(start, sets.written[made["kept"].to_numpy()], dice)
     liked = {name: scores(theta[None], sets.annotated)[0] for name, theta in readers.items()}
     liked = {"words in common": np.where(sets.annotated.real, sets.annotated.overlaps, -1.0)} | liked
     right = {name: each.argmax(axis=-1) == sets.annotated.evidence for name, each in liked.items()}

@@ -18,6 +18,8 @@ from rayprivacy.runs.method import Chart
 
 pytest.importorskip("bm25s")
 HELD = 8  # users, with a text each
+QUESTIONS = ("all questions", "kept questions")
+READERS = ["words in common", "public pairs", *(f"public pairs and {each}" for each in QUESTIONS)]
 
 
 def asked_of(text, question, answer, number):
@@ -27,6 +29,11 @@ def asked_of(text, question, answer, number):
     told = {"document": number, "passage": f"p{number}-0", "title": "", "context": text, "question": question}
     found = {"answers": {"text": [answer], "answer_start": [start]}, "answer_kind": "evidence"}
     return told | found | {"evidence": text[begin:end], "evidence_start": begin, "phrase": "what do", "type": None}
+
+
+def recipe_without_pairs(run):
+    asked = run.recipe.questions.model_copy(update={"pairs": None})
+    return run.recipe.model_copy(update={"questions": asked})
 
 
 @pytest.fixture
@@ -81,14 +88,14 @@ def test_a_set_without_pairs_and_values_has_neither_chart_nor_types(run):
     table = pq.read_table(folder / "questions.parquet")
     place = table.column_names.index("value")
     pq.write_table(table.set_column(place, "value", pa.nulls(40, pa.float64())), folder / "questions.parquet")
-    without = run.recipe.questions.model_copy(update={"pairs": None})
+    without = recipe_without_pairs(run).questions
     assert [each.columns[0] for each in exhibits.of_set(folder, without)] == ["what", "question"]
 
 
 def test_figures_are_of_held_out_users_and_intervals_over_users(run, tiny_backbone):
     found = heldout.question_metrics(run, tiny_backbone)
     assert (found["releasable"], found["questions"]) == (False, 3 * HELD)
-    assert [*found["evidence"]] == ["words in common", "public pairs", "and all questions", "and those that are kept"]
+    assert [*found["evidence"]] == READERS
     assert [*found["retrieval"]] == ["among the best 1 of 8", "among the best 5 of 8"]
     for each in (*found["evidence"].values(), *found["retrieval"].values()):
         low, high = each["interval"]
@@ -99,6 +106,8 @@ def test_figures_are_of_held_out_users_and_intervals_over_users(run, tiny_backbo
     tables = heldout.tables(found)
     assert [len(table.rows) for table in tables] == [4, 2]
     assert all(table.internal for table in tables)
+    run.recipe = recipe_without_pairs(run)
+    assert [*heldout.question_metrics(run, tiny_backbone)["evidence"]] == ["words in common", *QUESTIONS]
     run.held[:] = run.held[:1] * 5  # five texts of one user
     alone = heldout.question_metrics(run, tiny_backbone)
     assert all(each["interval"] is None for each in alone["evidence"].values())
