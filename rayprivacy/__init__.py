@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from rayprivacy.ledger.certificate import Certificate
     from rayprivacy.ledger.store import Ledger
     from rayprivacy.methods.edp_sgd.reading import Tagger
+    from rayprivacy.questions.answers import score_answers
     from rayprivacy.questions.judge import Judge
     from rayprivacy.questions.retriever import Retriever
     from rayprivacy.runs.recipe import Recipe
@@ -64,6 +65,7 @@ _HOMES = {
     "Tagger": "methods.edp_sgd.reading",
     "Judge": "questions.judge",
     "Retriever": "questions.retriever",
+    "score_answers": "questions.answers",
     "Recipe": "runs.recipe",
     "BudgetedSearcher": "tuning.budgeted",
     "trial_release": "tuning.budgeted",
@@ -103,6 +105,7 @@ __all__ = [
     "plan",
     "report",
     "run",
+    "score_answers",
     "trial_release",
     "tune",
 ]

@@ -332,7 +332,8 @@ def ask_questions(
 
     Args:
         run: a finished run, or its directory; the questions are written into its folder `questions`.
-        overrides: keys of `questions`, as a mapping of dotted keys to values, or `key.path=value` strings.
+        overrides: keys of `questions`, as a mapping of dotted keys to values, or `key.path=value` strings. Others are
+            those of the set that is in the folder, if there is one: it is made anew of what they leave as it was.
         public: in place of a run, a Parquet, JSONL or CSV file, or a folder of them; nothing of a run directory.
         out: folder for the questions about public text.
         text: the column of public text; `text` when left out.
@@ -346,12 +347,16 @@ def ask_questions(
             text is not public or cannot be read.
     """
     from rayprivacy.questions.settings import parse_questions
+    from rayprivacy.runs.directory import QUESTIONS
     from rayprivacy.runs.files import overridden
+    from rayprivacy.runs.questions_plan import begun_with
 
-    settings = parse_questions(overridden({}, overrides))  # what follows takes seconds to import
+    run = run.path if isinstance(run, Result) else run
+    folder = at_home(str(out or "")) if public is not None else at_home(str(run or "")) / QUESTIONS
+    settings = parse_questions(overridden(begun_with(folder), overrides))  # what follows takes seconds to import
     from rayprivacy.reporting.questions import about, ask
 
-    asked = about(run.path if isinstance(run, Result) else run, public, out, text, document)
+    asked = about(run, public, out, text, document)
     return ask(asked, settings, actors=actors or cores(), resume=resume, console=console or Console(stderr=True))
 
 

@@ -27,7 +27,9 @@ def questions(
     ] = None,
     override: Overrides = None,
     actors: Annotated[int | None, typer.Option(min=1, help="Processes that ask.", show_default="one a core")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Finish what was begun in the folder.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Finish what was begun in the folder, with its settings.")
+    ] = False,
 ) -> None:
     """Ask questions about the text of a finished run, under its certificate, or about text that is declared public.
 
@@ -35,12 +37,14 @@ def questions(
 
     Example: rayprivacy questions --public wikitext.parquet --text text --document article --out runs/wiki
 
-    Example: rayprivacy questions --public wikitext.parquet --out runs/wiki -o questions.entities=rules
+    Example: rayprivacy questions runs/chat -o questions.pairs.source=pairs.parquet -o questions.keep.by=roundtrip
     """
     found = api.ask_questions(
         run, override or (), public=public, out=out, text=text, document=document, actors=actors, resume=resume
     )
-    counts, folder = found["counts"], out or Path(run or "", QUESTIONS)
-    typer.echo(f"{counts['kept']:,} questions kept of {counts['questions']:,}, about {counts['passages']:,} passages")
+    from rayprivacy.reporting.questions_card import funnel
+
+    folder = out or Path(run or "", QUESTIONS)
+    typer.echo(funnel(found["counts"]))
     typer.secho(found["origin"], bold=True)
     show_files([("questions", folder / "questions.parquet"), ("card", folder / "README.md")])

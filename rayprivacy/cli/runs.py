@@ -17,6 +17,7 @@ from rayprivacy.core.files import Json, at_home, read_json
 from rayprivacy.evaluation.figures import COLUMNS, JSON_FILE, tables
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.registry import method_of, recipe_schema
+from rayprivacy.runs.directory import QUESTIONS
 from rayprivacy.runs.files import read_mapping
 from rayprivacy.runs.recipe import Recipe
 
@@ -98,6 +99,8 @@ def run(
     result = api.run(settings, out, resume=resume, work=work, mirror_private=mirror_private)
     heldout = {} if public else result.metrics["heldout"]
     _summary(result.uri or out, result.certificate, heldout, method_of(settings).card.texts)
+    if (result.path / QUESTIONS).is_dir():
+        show_files([("questions", f"{(result.uri or out).rstrip('/')}/{QUESTIONS}")])
     if not public and (result.path / JSON_FILE).is_file():
         _compared(read_json(result.path / JSON_FILE))
 

@@ -30,6 +30,7 @@ METHODS = {
     "two_stage": "rayprivacy.methods.two_stage.recipe:METHOD",
     "domain_private": "rayprivacy.methods.domain_private.recipe:METHOD",
     "edp_sgd": "rayprivacy.methods.edp_sgd.recipe:METHOD",
+    "question_answering": "rayprivacy.methods.question_answering.recipe:METHOD",
 }
 
 

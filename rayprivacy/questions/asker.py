@@ -20,9 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayprivacy.core import console, private
-from rayprivacy.core.errors import ConfigError
-from rayprivacy.corpus.public import public_table
-from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.generation.settings import EngineName, SamplingConfig
 from rayprivacy.generation.writing import Prompts, read_written, write_samples
 from rayprivacy.models.asked import Fitted, Learning, Pair, asked, fitted, kept
@@ -30,27 +27,13 @@ from rayprivacy.models.backbone import Backbone, Documents, load_documents
 from rayprivacy.questions import phrases
 from rayprivacy.questions.evidence import EVIDENCE
 from rayprivacy.questions.phrases import Phrases
-from rayprivacy.questions.settings import AskerConfig, PairsConfig, PhrasesConfig
+from rayprivacy.questions.settings import AskerConfig, PhrasesConfig
 
-LEAST_PAIRS = 10
 ROUNDS = 4  # of draws of phrases, at most; an evidence that has too few even then has as many as it has
 DRAWS = 2  # of a set, for each phrase that is wanted, in a round: a round loads the model anew
 ASK, PREDICT = "ask", "phrases"
 HOW = "It asks questions, and was trained on public pairs alone, without privacy."
 QUESTIONS = pa.schema([*EVIDENCE, ("phrase", pa.string()), ("question", pa.string())])
-_KEYS = {"source": "questions.pairs.source", "text": "questions.pairs.evidence", "labels": "questions.pairs.question"}
-
-
-def public_pairs(config: PairsConfig) -> list[Pair]:
-    """Evidence and question of the rows that have both."""
-    corpus = CorpusConfig(source=config.source, text=config.evidence, user=None, labels=(config.question,))
-    columns = [column.to_pylist() for column in public_table(corpus, _KEYS)]
-    pairs = [(evidence, question) for evidence, question in zip(*columns, strict=True) if evidence and question]
-    if len(pairs) < LEAST_PAIRS:
-        raise ConfigError(
-            f"questions.pairs.source has {len(pairs)} rows with evidence and question: give at least {LEAST_PAIRS}."
-        )
-    return pairs
 
 
 def kept_asker(

@@ -96,7 +96,8 @@ class Judge:
     """Says whether a text supports an answer to a question: attributable, extrapolatory or contradictory.
 
         from rayprivacy import Judge
-        label, probability = Judge.load("runs/mine/model/judge")("Who won?", "the Jets", "The Jets won. It rained.")
+        judge = Judge.load("runs/mine/questions/model/judge")
+        label, probability = judge("Who won?", "the Jets", "The Jets won. It rained.")
 
     Attributes:
         idf: how rare words are in the released or public text that it was trained on.
@@ -143,7 +144,7 @@ class Judge:
 
     @staticmethod
     def load(folder: str | Path) -> "Judge":
-        """Load the folder `model/judge` of a run.
+        """Load the folder `model/judge` of a question set.
 
         Raises:
             ConfigError: it holds no judge.

@@ -24,7 +24,7 @@ class Idf:
     @staticmethod
     def of(documents: Iterable[Iterable[Hashable]]) -> "Idf":
         """The table of documents that are given as their words, or as their token ids."""
-        distinct = [set(document) for document in documents]
+        distinct = [dict.fromkeys(document) for document in documents]  # in an order that no hash decides
         seen = Counter(word for document in distinct for word in document)
         rarest = len(distinct) + 1
         return Idf({word: math.log(rarest / (count + 0.5)) for word, count in seen.items()}, math.log(rarest / 0.5))

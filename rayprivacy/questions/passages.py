@@ -12,17 +12,20 @@ from rayprivacy.corpus.public import sentence_ends
 Span = tuple[int, int]
 T = TypeVar("T")
 _WORD = re.compile(r"\S+")
+_ALONE = re.compile(r"(?<=\s)[.?!](?:\s(?:''|-rrb-))*(?=\s)")  # a mark that stands alone, as tokenised corpora have it
 _BRACKETS = re.compile(r"-[lr]rb-")  # how tokenised corpora write round brackets
 _OTHER = re.compile(r"[^a-z0-9]+")
 
 
 def sentences(text: str) -> list[Span]:
-    """The sentences of a text, without the white space around them.
+    """The sentences of a text, without the white space around them, also of a tokenised text.
 
     >>> [("It rains. "[a:b], b) for a, b in sentences("It rains. ")]
     [('It rains.', 9)]
+    >>> [("it rains . we go ."[a:b]) for a, b in sentences("it rains . we go .")]
+    ['it rains .', 'we go .']
     """
-    ends = [*sentence_ends(text), len(text)]
+    ends = sorted({*sentence_ends(text), *(mark.end() for mark in _ALONE.finditer(text)), len(text)})
     pieces = (_stripped(text, start, end) for start, end in zip([0, *ends], ends, strict=False))
     return [(start, end) for start, end in pieces if start < end]
 

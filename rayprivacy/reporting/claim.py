@@ -1,55 +1,15 @@
-"""What a certificate says, in sentences: the page, the model card and the data card all take them from here.
-
-The claim is the account's cap, never what was spent so far. While a warning stands nothing is claimed, and what the
-certificate would read is marked so.
-"""
-
-from typing import NamedTuple
+"""What a page and a card say of a certificate: its claim, its limits, and the account as a bar."""
 
 from markupsafe import Markup
 
 from rayprivacy.core.units import AccountKind
-from rayprivacy.ledger.certificate import Certificate, Request, Spent, caveats, meaning_of, unit_of
+from rayprivacy.ledger.certificate import Certificate, meaning_of
+from rayprivacy.ledger.claim import claim, pair, statement, warnings
 from rayprivacy.reporting.figures import Part, stacked_bar
 from rayprivacy.reporting.format import number
 
-NO_MEANING = 50.0
+__all__ = ["claim", "pair", "statement", "warnings"]
 INTERNAL = "internal: measured on private text, not covered by the certificate"
-DISTRUST = "Warning: do not rely on a guarantee from this run"
-
-
-class Statement(NamedTuple):
-    """What is protected; where a warning stands, why nothing is, and what the claim would read."""
-
-    headline: str
-    reasons: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-def statement(certificate: Certificate) -> Statement:
-    """The statement of protection of a release."""
-    c, reasons = certificate, tuple(warnings(certificate))
-    would = f"The certificate would read: {pair(c)} {_terms(c)}. It does not hold while a warning stands."
-    cap = (
-        f"The cap covers every release of the account '{c.account}' together, release '{c.release_id}' included, which"
-        f" asked for {pair(c.run_request)} of it."
-    )
-    others = caveats(c.model_dump(), "'")
-    return Statement(DISTRUST if reasons else claim(c), reasons, (*[would] * bool(reasons), cap, *others))
-
-
-def pair(amount: Request | Spent | Certificate) -> str:
-    """An (epsilon, delta) pair as the page writes it."""
-    return f"epsilon = {number(amount.epsilon)}, delta = {number(amount.delta)}"
-
-
-def claim(certificate: Certificate) -> str:
-    """Who is protected and by how much: the account's cap, never the amount spent so far."""
-    c = certificate
-    if c.kind is AccountKind.CENTRAL:
-        return f"{c.unit.capitalize()}s of the corpus are protected with {pair(c)} {_terms(c)}"
-    amount = f"epsilon = {number(c.epsilon)}" if c.kind is AccountKind.METRIC_LOCAL else pair(c)  # which has no delta
-    return f"Releases of the account are {meaning_of(c.kind, c.parameters)} with {amount} {_terms(c)}"
 
 
 def limits(certificate: Certificate, texts: bool = True) -> tuple[str, str]:
@@ -65,13 +25,6 @@ def limits(certificate: Certificate, texts: bool = True) -> tuple[str, str]:
         f"Not protected: what many {c.unit}s have in common, and anything the public model or public inputs knew"
         " before." + " Synthetic text is not checked for truth." * texts,
     )
-
-
-def warnings(certificate: Certificate) -> list[str]:
-    """The certificate's warnings, and ours when the cap is too large to mean anything; local methods say so alone."""
-    weak = f"no meaningful guarantee: epsilon = {number(certificate.epsilon)} is above {number(NO_MEANING)}"
-    large = certificate.epsilon > NO_MEANING and certificate.kind is not AccountKind.METRIC_LOCAL
-    return certificate.warnings + [weak] * large
 
 
 def account_parts(certificate: Certificate) -> list[Part]:
@@ -91,7 +44,3 @@ def account_bar(certificate: Certificate) -> Markup:
     """The account as one stacked bar."""
     title = f"Account {certificate.account}: epsilon {number(certificate.epsilon)} in all"
     return stacked_bar("account", title, account_parts(certificate))
-
-
-def _terms(certificate: Certificate) -> str:
-    return f"(unit: {unit_of(certificate.unit, certificate.parameters)}, relation: {certificate.relation})"

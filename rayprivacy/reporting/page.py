@@ -9,20 +9,22 @@ share has neither perplexities, which are measured on private text, nor the fron
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import OWNER_ONLY, SHARED, write_atomic
+from rayprivacy.core.files import OWNER_ONLY, SHARED, read_json, write_atomic
 from rayprivacy.ledger.certificate import AUDIT_WARNING, Certificate
 from rayprivacy.reporting import claim, format, inputs, render
 from rayprivacy.reporting.cards import write_cards
 from rayprivacy.reporting.figures import DOWN, Point, flow, frontier
 from rayprivacy.reporting.inputs import read_facts, read_model
-from rayprivacy.runs.directory import CERTIFICATE, METRICS, RECIPE
+from rayprivacy.runs.directory import CERTIFICATE, METRICS, QUESTIONS, RECIPE
 from rayprivacy.runs.method import Card
+from rayprivacy.runs.questions_plan import STAGES
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,19 @@ def write_report(run_dir: Path, *, internal: bool = True) -> Path:
     pictures = render.run_pictures(view.certificate, view.metrics, view.card, view.audit)
     write_atomic(path, _page(view, run_dir, pictures, internal).encode(), OWNER_ONLY if internal else SHARED)
     write_cards(run_dir)
+    _write_questions_card(run_dir / QUESTIONS, view.certificate)
     render.write_pictures(run_dir / render.PLOTS, [picture for picture in pictures if internal or not picture.internal])
     return path
+
+
+def _write_questions_card(folder: Path, certificate: Certificate) -> None:
+    """Write the card of the questions about the text of a run, where they are there and whole."""
+    if not ((folder / STAGES).is_file() and "counts" in read_json(folder / STAGES)):
+        return
+    with suppress(ModuleNotFoundError):  # of the extra `questions`: then the card stays as it is
+        from rayprivacy.reporting.questions_card import write_questions_card
+
+        write_questions_card(folder, certificate)
 
 
 def environment() -> Environment:

@@ -11,15 +11,15 @@ from rich.console import Console
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import Json, at_home, read_json
 from rayprivacy.core.uris import is_uri, shown
+from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.ledger.certificate import Certificate
+from rayprivacy.models.settings import ModelConfig
 from rayprivacy.questions.settings import QuestionsConfig
 from rayprivacy.reporting import claim
 from rayprivacy.reporting.inputs import read_facts, read_model
 from rayprivacy.reporting.questions_card import write_questions_card
 from rayprivacy.runs.directory import CERTIFICATE, QUESTIONS, RECIPE, alone
 from rayprivacy.runs.questions import (
-    STAGES,
-    TABLE,
     make_set,
     public_material,
     public_source,
@@ -27,6 +27,8 @@ from rayprivacy.runs.questions import (
     require_finished,
     settled,
 )
+from rayprivacy.runs.questions_folder import TABLE
+from rayprivacy.runs.questions_plan import STAGES, check_questions
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,11 @@ def ask(asked: Path | Public, settings: QuestionsConfig, *, actors: int, resume:
     """Ask about public text, or about that of a finished run, in its folder; returns the content of `stages.json`."""
     if isinstance(asked, Path):
         return _ask_run(asked, settings, actors=actors, resume=resume, console=console)
-    source, settings = public_source(asked.source, asked.text, asked.document), settled(asked.out, settings)
-    found = make_set(public_material(source), settings, asked.out, actors=actors, resume=resume, console=console)
+    base = ModelConfig().base
+    source, settings = public_source(asked.source, asked.text, asked.document), settled(asked.out, settings, base)
+    check_questions(settings)
+    material = public_material(source)
+    found = make_set(material, settings, asked.out, base=base, actors=actors, resume=resume, console=console)
     write_questions_card(asked.out)
     return found
 
@@ -74,12 +79,14 @@ def _ask_run(root: Path, settings: QuestionsConfig, *, actors: int, resume: bool
     facts, out = read_facts(root / RECIPE), root / QUESTIONS
     if not facts.card.texts:
         raise ConfigError(f"{root} holds no text to ask about: its method, {facts.method}, releases none.")
-    settings = settled(out, settings)
+    base = facts.model.base
+    settings = settled(out, settings, base)
+    check_questions(settings, CorpusConfig(source=facts.corpus.source) if facts.corpus.source else None)
     with alone(root):  # a run that is resumed may write another text
         certificate = read_model(root / CERTIFICATE, Certificate)
         said = claim.statement(certificate).headline
         material = released_material(root, facts.card.texts, facts.corpus.labels, certificate.release_id, said)
-        found = make_set(material, settings, out, actors=actors, resume=resume, console=console)
+        found = make_set(material, settings, out, base=base, actors=actors, resume=resume, console=console)
         write_questions_card(out, certificate)
     return found
 

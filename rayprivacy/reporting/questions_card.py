@@ -1,13 +1,13 @@
 """The data card of a question set: `README.md` in the form of the Hugging Face hub, protection first."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import yaml
 
-from rayprivacy.core.files import SHARED, read_json, write_atomic
+from rayprivacy.core.files import SHARED, Json, read_json, write_atomic
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.questions.table import ORIGIN
 from rayprivacy.reporting import claim
@@ -22,6 +22,13 @@ CLOZES = (
     "Questions are clozes after C-MORE (Yue et al., 2022): a sentence in which a name, a date or a number has become a"
     " phrase that asks for it. {where} No person has looked at them, and they are worded as statements are."
 )
+ASKED = (
+    "Questions are those of a language model that has learnt from public pairs of sentence and question (`asker` of"
+    " `stages.json`); each asks about a sentence of its passage, and most begin with a phrase that was predicted for it"
+    " (QPP; Yue et al., 2021). Where `answer_kind` is `span`, the answer is what the sentence has of the kind that is"
+    " asked for, and else the sentence itself. No person has looked at them: some ask for what the sentence does not"
+    " say."
+)
 WHERE = {
     True: "The passage is another one of the sentence's document, by BM25: it may not say what the sentence does.",
     False: "The passage is the one that the sentence stands in: the answer is right, and easy to find.",
@@ -32,10 +39,16 @@ COVERED = (
     " without its `certificate.json`."
 )
 FILES = (
-    "`kept` leaves out questions that are written like an earlier one; the other files have what is kept. `split` is"
-    " drawn by document, and `pairs.jsonl` has the training part alone."
+    "The other files have what is `kept`. `split` is drawn by document, and `pairs.jsonl` has the training part alone."
+    " Columns are empty where nothing was looked at: `roundtrip` says whether a reader finds the evidence again,"
+    " `attribution` what a judge says of the answer, `value` what the question does for a reader, as a rank."
 )
 _KINDS = {"squad": "question-answering", "beir": "text-retrieval"}
+
+
+def funnel(counts: Mapping[str, int]) -> str:
+    """How many there are at each step, in a line."""
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
 
 
 def write_questions_card(folder: Path, certificate: Certificate | None = None) -> Path:
@@ -59,8 +72,9 @@ def write_questions_card(folder: Path, certificate: Certificate | None = None) -
         "## Protection",
         *(_protection(certificate) if certificate else (f"> **None: {origin}.**", NONE)),
         "## What it is",
-        CLOZES.format(where=WHERE[inputs.get("document") is not None]),
-        "\n".join(f"- {name}: {count:,}" for name, count in counts.items()),
+        ASKED if inputs["questions"].get("pairs") else CLOZES.format(where=WHERE[inputs.get("document") is not None]),
+        "\n".join(f"- {name.replace('_', ' ')}: {count:,}" for name, count in counts.items()),
+        *_selected(found),
         f"Columns: {columns}. {FILES}",
         f"Entities were found by {inputs['questions']['entities']}.",
         "## How to load it",
@@ -72,6 +86,17 @@ def write_questions_card(folder: Path, certificate: Certificate | None = None) -
     card = folder / "README.md"
     write_atomic(card, ("\n\n".join(parts) + "\n").encode(), SHARED)
     return card
+
+
+def _selected(found: Json) -> Sequence[str]:
+    """By what questions were kept, and how far their types are from those of public questions."""
+    keep = found["inputs"]["questions"]["keep"]
+    left = [f"that are not {name}" for name in ("attributable", "distinct") if keep[name]]
+    said = [f"Kept by: {found['kept_by']}" + f", without those {' or '.join(left)}" * bool(left)]
+    if found.get("kl"):
+        figures = ", ".join(f"{figure} ({name})" for name, figure in found["kl"].items())
+        said.append(f"Types of question, from those of the public pairs: KL {figures}, in nats x 100")
+    return [f"{sentence}." for sentence in said]
 
 
 def _protection(certificate: Certificate) -> Sequence[str]:

@@ -32,12 +32,13 @@ def with_engine(recipe: R, stored: Mapping[str, Any] | None) -> R:
         return recipe
     engine = recipe.generation.engine
     if engine == AUTO:
-        engine = (stored or {}).get("generation", {}).get("engine") or _best_engine(recipe.model.base)
+        engine = (stored or {}).get("generation", {}).get("engine") or best_engine_for(recipe.model.base)
     require_engine("generation.engine", engine)
     return recipe.model_copy(update={"generation": recipe.generation.model_copy(update={"engine": engine})})
 
 
-def _best_engine(base: str) -> EngineName:
+def best_engine_for(base: str) -> EngineName:
+    """The fastest engine that is installed and takes a base model."""
     from transformers import AutoConfig  # torch comes with it, and commands that open no run stay quick
 
     from rayprivacy.models.sources import resolve_base

@@ -38,12 +38,12 @@ _UNMEASURED = {"releasable": False, "why": "nothing was measured on held-out use
 PACKAGES = ("rayprivacy", "ray", "torch", "transformers", "opendp")
 
 
-def write_certificate(context: RunContext[Any]) -> Json:
-    """Write `certificate.json` and `certificate.md` of a run whose release is committed; returns the JSON values."""
-    run, recipe, plan = context.run, context.run.recipe, context.plan
+def certificate_of(context: RunContext[Any]) -> Json:
+    """The certificate of a run whose release is committed, as JSON values."""
+    recipe, plan = context.recipe, context.plan
     _, rule = context.ledger.terms(recipe.privacy.account)
     stages = [{"name": name, "epsilon": epsilon} for name, epsilon in plan.epsilons(rule).items()]
-    certificate = build_certificate(
+    return build_certificate(
         context.ledger,
         recipe.privacy.account,
         recipe.release_id,
@@ -58,9 +58,14 @@ def write_certificate(context: RunContext[Any]) -> Json:
         as_published=plan.as_published,
         audit=recipe.audit.canaries.model_dump(mode="json") if recipe.audit else None,
     )
+
+
+def write_certificate(context: RunContext[Any]) -> Json:
+    """Write `certificate.json` and `certificate.md` of a run whose release is committed; returns the JSON values."""
+    certificate, root = certificate_of(context), context.run.root
     context.make_way()
-    write_atomic(run.root / CERTIFICATE, (json.dumps(certificate, indent=2) + "\n").encode(), SHARED)
-    write_atomic(run.root / "certificate.md", to_markdown(certificate).encode(), SHARED)
+    write_atomic(root / CERTIFICATE, (json.dumps(certificate, indent=2) + "\n").encode(), SHARED)
+    write_atomic(root / "certificate.md", to_markdown(certificate).encode(), SHARED)
     return certificate
 
 

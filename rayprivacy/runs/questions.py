@@ -1,21 +1,17 @@
-"""The stages that ask questions about text which is released or public: texts, questions, the set with its formats.
+"""Question sets: what they are made of, public text or what a run released, and their making from end to end.
 
-    public or released text -> texts, a row group for a few documents -> actors, a row group at a time -> parts, in
-                    order -> questions.parquet -> SQuAD, BEIR, ragas, pairs
+    public or released text -> passages -> questions -> answers -> what is known of each -> those that are kept
+                            -> questions.parquet -> SQuAD, BEIR, ragas, pairs
 
-What comes of a row group depends on it, the settings and the public seed: neither the number of actors nor a block
-that is asked again after a crash changes a byte. Parts lie in a hidden folder, each named by what decides it, until the
-set is whole; `stages.json` then has counts, and says that it is.
+What comes of a text depends on it, the settings and the public seed: neither the number of actors nor a block that is
+made again after a crash changes a byte.
 """
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,91 +19,25 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
-from rayprivacy.core.files import (
-    OWNER_ONLY,
-    SHARED,
-    Json,
-    made_folder,
-    private_directory,
-    read_json,
-    write_atomic,
-    write_json,
-)
-from rayprivacy.core.private import Seal, digest_file, digest_json
+from rayprivacy.core.files import SHARED, Json, made_folder, private_directory, read_json, write_json
+from rayprivacy.core.private import digest_file
 from rayprivacy.core.uris import shown
 from rayprivacy.corpus.public import public_table
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.sources import check_source
-from rayprivacy.questions.asking import Asker, Asking
 from rayprivacy.questions.settings import QuestionsConfig
-from rayprivacy.questions.table import finished, write_formats
-from rayprivacy.questions.texts import Texts, write_texts
 from rayprivacy.runs.checks import require_no_run
+from rayprivacy.runs.decide import best_engine_for
 from rayprivacy.runs.directory import CERTIFICATE, RECIPE, alone
 from rayprivacy.runs.meter import Meter
+from rayprivacy.runs.questions_folder import WORK, Counted, Folder, Material
+from rayprivacy.runs.questions_plan import STAGES, begun_with
+from rayprivacy.runs.questions_stages import Making
 from rayprivacy.runs.recipe import LOCAL, of_a_run
 from rayprivacy.runs.session import ray_session
-from rayprivacy.work.mapping import in_actors
 
-TABLE, STAGES = "questions.parquet", "stages.json"
 PUBLIC_ORIGIN = "made of text declared public; no privacy is claimed"
-_WORK, _TEXTS = ".work", "texts.parquet"
 _OPTIONS = {"source": "--public", "text": "--text", "labels": "--document"}
-_SEAL = Seal(RayPrivacyError, "run again with --resume")
-
-
-@dataclass(frozen=True)
-class Material:
-    """What is asked about."""
-
-    texts: pa.Table  # the text, and behind it its title, if there is one
-    inputs: Json  # what tells it from other material
-    origin: str  # what every file says of it
-    together: bool = False  # whether texts of one title are one document, of whose rest a sentence is asked
-    place: str = "--out"  # what the folder of its questions is called,
-    otherwise: str = "name a new folder"  # and what to do where it cannot be taken
-
-
-@dataclass(frozen=True)
-class Folder:
-    """Where a question set is made."""
-
-    root: Path
-    material: Material
-    console: Console
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def work(self, name: str) -> Path:
-        """A file that is there until the set is whole."""
-        return self.root / _WORK / name
-
-    def begin(self, inputs: Json, resume: bool) -> bool:
-        """Hold the folder to what the set is made of; returns whether the set is whole, and says what it must."""
-        stages, otherwise = self.root / STAGES, self.material.otherwise
-        if not stages.exists():
-            if any(self.root.iterdir()):
-                raise ConfigError(f"{self.material.place} is {self.root}, which holds other files: {otherwise}.")
-            write_json(stages, {"inputs": inputs}, SHARED)
-        elif not resume:
-            raise ConfigError(f"{self.root} holds questions already: add --resume to finish them, or {otherwise}.")
-        known = read_json(stages)
-        if known["inputs"] != inputs:
-            raise ConfigError(f"{self.root} holds questions about another text, or by other settings: {otherwise}.")
-        return "counts" in known and known["origin"] == self.material.origin
-
-    @cached_property
-    def meter(self) -> Meter:
-        """Says how far the stage that goes on has come."""
-        return Meter(self.console, lambda stage, figures: None)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Show and time a stage."""
-        began = time.perf_counter()
-        with self.meter.stage(name):
-            yield
-        self.seconds[name] = round(time.perf_counter() - began, 3)
-        self.console.print(f"  {name:<34}{self.seconds[name]:7.1f} s", highlight=False)
 
 
 def public_source(source: str, text: str, document: str | None) -> CorpusConfig:
@@ -165,35 +95,81 @@ def released_material(root: Path, texts: str, labels: Sequence[str], release: st
 
 
 def make_set(
-    material: Material, settings: QuestionsConfig, root: Path, *, actors: int, resume: bool, console: Console
+    material: Material,
+    settings: QuestionsConfig,
+    root: Path,
+    *,
+    base: str,
+    actors: int,
+    resume: bool,
+    console: Console,
 ) -> Json:
-    """Ask about texts, and write what comes of it; returns the content of `stages.json`."""
-    inputs = material.inputs | {"questions": settings.model_dump(mode="json")}
+    """Ask about texts, and write what comes of it, on a Ray of our own; returns the content of `stages.json`."""
+    meter = Meter(console, lambda stage, figures: None)
+
+    @contextmanager
+    def stage(name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        with meter.stage(name):
+            yield
+        console.print(f"  {name:<34}{time.perf_counter() - began:7.1f} s", highlight=False)
+
+    return write_questions(
+        material, settings, root, base=base, actors=actors, resume=resume, stage=stage, count=meter.count
+    )
+
+
+def write_questions(
+    material: Material,
+    settings: QuestionsConfig,
+    root: Path,
+    *,
+    base: str,
+    actors: int,
+    resume: bool,
+    stage: Callable[[str], AbstractContextManager[None]],
+    count: Counted,
+) -> Json:
+    """The same for a caller that shows stages and counts itself, and on its Ray, if it has one.
+
+    Args:
+        material: what is asked about.
+        settings: that leave nothing to the machine (`settled`), and that `check_questions` has looked at.
+        root: folder of the set.
+        base: the public model that learns to ask, where the settings name none.
+        actors: processes that work at once; they change nothing in what is written.
+        resume: whether a set that was begun there is finished.
+        stage: shows a stage, one of `question_stages`, while it goes on.
+        count: is told of pieces of work.
+    """
+    if settings.pairs is not None:
+        asker = settings.asker.model_copy(update={"base": settings.asker.base or base})
+        settings = settings.model_copy(update={"asker": asker})
     with alone(made_folder(root, material.place)):
-        folder = Folder(root, material, console)
-        if folder.begin(inputs, resume):
-            shutil.rmtree(root / _WORK, ignore_errors=True)
+        folder = Folder(root.absolute(), actors, stage, count)
+        if folder.begin(material, {"questions": settings.model_dump(mode="json")}, resume):
             return dict(read_json(root / STAGES))
-        private_directory(root / _WORK)
-        with folder.stage("texts"):
-            write_texts(material.texts, folder.work(_TEXTS), material.together)
-        texts = Texts(folder.work(_TEXTS).absolute(), settings.passages)
-        asking = Asking(texts, settings, elsewhere=material.together)
-        with folder.stage("questions"), ray_session(LOCAL):
-            asked = pa.concat_tables([pq.read_table(part) for part in ask(asking, folder, actors)])
-        with folder.stage("question set"):
-            counts = write_set(asking, asked, root, material.origin)
-        found = {"inputs": inputs, "origin": material.origin, "counts": counts, "seconds": folder.seconds}
+        private_directory(root / WORK)
+        with ray_session(LOCAL):
+            found = Making(material, settings, folder).whole()
+        inputs = read_json(root / STAGES)["inputs"]
+        found = {"inputs": inputs, "origin": material.origin, **found, "seconds": folder.seconds}
         write_json(root / STAGES, found, SHARED)
-        shutil.rmtree(root / _WORK)
+        if settings.pairs is None and settings.judge is None:
+            shutil.rmtree(root / WORK)
         return found
 
 
-def settled(root: Path, settings: QuestionsConfig) -> QuestionsConfig:
+def settled(root: Path, settings: QuestionsConfig, base: str) -> QuestionsConfig:
     """Settings that leave nothing to the machine: as a set that was begun in the folder has them, or decided now."""
-    stages = root / STAGES
-    if settings.entities == "auto" and stages.is_file():
-        settings = settings.model_copy(update={"entities": read_json(stages)["inputs"]["questions"]["entities"]})
+    known = begun_with(root).get("questions", {})
+    if settings.entities == "auto" and "entities" in known:
+        settings = settings.model_copy(update={"entities": known["entities"]})
+    asker = settings.asker
+    if settings.pairs is not None and asker.engine == "auto":
+        engine = known.get("asker", {}).get("engine", "auto")
+        engine = best_engine_for(asker.base or base) if engine == "auto" else engine
+        settings = settings.model_copy(update={"asker": asker.model_copy(update={"engine": engine})})
     return settings.decided()
 
 
@@ -209,39 +185,3 @@ def _named() -> Iterator[None]:
     for key, option in _OPTIONS.items():
         message = message.replace(f"corpus.{key}", option)
     raise ConfigError(message)
-
-
-def ask(asking: Asking, folder: Folder, actors: int) -> list[Path]:
-    """Ask about every row group whose part is not there yet; returns the parts in their order."""
-    groups = asking.texts.groups
-    decided: list[Any] = [digest_file(asking.texts.path), asking.settings.model_dump(mode="json"), asking.elsewhere]
-    parts = [folder.work(f"{digest_json([*decided, group])[:32]}.parquet") for group in range(groups)]
-    left = [(group, group) for group, part in enumerate(parts) if not part.exists()]
-    done = groups - len(left)
-    folder.meter.count("blocks", done, groups)
-    for group, table in in_actors(Asker, asking, left, "asking questions", _SEAL, actors):
-        _write_table(table, parts[group])
-        done += 1
-        folder.meter.count("blocks", done, groups)
-    return parts
-
-
-def write_set(asking: Asking, asked: pa.Table, root: Path, origin: str) -> Json:
-    """Write the questions and their formats, which say what they were made of; returns counts."""
-    documents = [each for group in range(asking.texts.groups) for each in asking.texts.documents(group)]
-    passages = [passage for each in documents for passage in each.passages]
-    texts = sum(len(each.rows) for each in documents)
-    if not len(asked):
-        other = ", or leave out --document, so that a sentence is asked of its own text" if asking.elsewhere else ""
-        raise RayPrivacyError(f"no question came of {texts} texts: give longer ones{other}.")
-    questions = finished(asked, asking.settings.seed, origin)
-    _write_table(questions, root / TABLE, SHARED)
-    write_formats(root, questions, passages, asking.settings.write)
-    counts = {"documents": len(documents), "texts": texts, "passages": len(passages)}
-    return counts | {"questions": len(questions), "kept": sum(questions["kept"].to_pylist())}
-
-
-def _write_table(table: pa.Table, path: Path, mode: int = OWNER_ONLY) -> None:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
-    write_atomic(path, sink.getvalue().to_pybytes(), mode)

@@ -8,6 +8,7 @@ import pytest
 import toy_method
 import toy_sanitised
 from commands import command
+from public_pages import write_asked
 from toy_bench import QUIET, SPOKEN, USERS
 from zygote import fork_command
 
@@ -35,8 +36,8 @@ SAYS = {  # methods, and how the card says what is protected
     "toy_sanitised": "Releases of the account are",
 }
 KILL = """
-from rayprivacy.runs import questions
-questions.write_formats = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+from rayprivacy.runs import questions_stages
+questions_stages.write_formats = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -95,13 +96,41 @@ def test_released_text_is_asked_about_under_its_certificate(request, released):
     assert content(folder) == content(died)
 
 
+def told(folder):
+    """All that stands in the files of a set, its hidden ones too, but for the weights of models."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".safetensors"]
+    return [str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else path.read_text() for path in files]
+
+
+@pytest.mark.parametrize("released", ["toy"], indirect=True)
+def test_a_model_asks_about_released_text_without_the_private_side_and_for_nothing(released, tiny_base, tmp_path):
+    (tmp_path / "learnt").mkdir()
+    wide = {"questions.evidence.words": [2, 200], "questions.keep.attributable": False}
+    keys = write_asked(tmp_path / "learnt") | wide
+    folder = released.path / "questions"
+    found = rp.ask_questions(released, keys, actors=1, console=QUIET)
+    assert found["counts"]["kept"] > 0
+    assert found["inputs"]["questions"]["asker"]["base"] == str(tiny_base), "that of the run"
+    rows, texts = released.questions().take_all(), {row["text"] for row in released.texts().take_all()}
+    assert {row["context"] for row in rows} <= texts
+    hidden = [SPOKEN, *(f"user-{user}" for user in range(USERS))]
+    assert not [said for said in told(folder) if any(mark in said for mark in hidden)]
+    assert protection(released.certificate) in (folder / "README.md").read_text()
+    assert not (released.path / "private").exists()
+    # Nothing private is declared public: neither the corpus nor a folder around it.
+    for name, place in (("pairs.source", "talk.parquet"), ("value.annotations", ".")):
+        keys = {f"questions.{name}": str(released.path.parent / place)}
+        with pytest.raises(rp.ConfigError, match=rf"questions\.{name} is .* corpus\.source, and is declared public"):
+            rp.ask_questions(released, keys, console=QUIET)
+
+
 @pytest.mark.parametrize("released", ["toy"], indirect=True)
 def test_a_claim_that_fell_is_said_in_every_file(released):
     settings, folder = SHORT[1:4:2], released.path / "questions"
     rp.ask_questions(released.path, settings, console=QUIET)
     before = content(folder)
-    with pytest.raises(rp.ConfigError, match="by other settings: move that folder away"):
-        rp.ask_questions(released.path, [*settings, "questions.seed=1"], resume=True, console=QUIET)
+    with pytest.raises(rp.ConfigError, match="holds questions already: add --resume to finish them"):
+        rp.ask_questions(released.path, settings, console=QUIET)
     stored = released.path / "certificate.json"
     warned = json.loads(stored.read_text()) | {"warnings": ["somebody ran without noise"]}
     stored.write_text(json.dumps(warned))

@@ -48,6 +48,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
         "evaluation": {"nonprivate_steps": 1},
         "resources": ONE_WORKER,
     },
+    "question_answering": {"training": STEPS | {"steps": 1}, "questions": None, **SAMPLED},
     "toy": {"generation": FEW_TEXTS},
     "toy_sanitised": {},
     "toy_selective": {"generation": FEW_TEXTS},
@@ -74,5 +75,5 @@ def smallest_recipe(name: str, folder: Path, base: Path, bert: Path, ledger: str
         "model": {"base": str(bert if name == "edp_sgd" else base), "dtype": "float32"},
     }
     own = BLOCKS[name]
-    blocks = {block: every.get(block, {}) | own.get(block, {}) for block in every.keys() | own.keys()}
+    blocks = {block: every[block] | own.get(block, {}) if block in every else own[block] for block in every | own}
     return rp.load_recipe({"method": name, **blocks})

@@ -37,3 +37,50 @@ def write_pages(path: Path, pages: int, seed: int = 0) -> Path:
     ]
     pq.write_table(pa.Table.from_pylist(rows), path)
     return path
+
+
+def asked_pages(pages: int, seed: int) -> list[dict[str, object]]:
+    """Questions as people ask them about the first paragraph of pages, with sentence, answer and its place."""
+    rows = []
+    for number in range(pages):
+        text = paragraphs(number, seed)[0]
+        opened, _, counted = (f"{each.rstrip('.')}." for each in text.replace("Mr. ", "Mr.~").split(". "))
+        opened = opened.replace("~", " ")
+        one, person, many = opened.split()[1], opened.split(",")[0].split(" by ")[1], counted.split()[5]
+        date = opened.split(" in ")[1].split(" by ")[0]
+        asked = [
+            (opened, f"who opened the {one} ?", person),
+            (opened, f"when was the {one} opened ?", date),
+            (counted, f"how many workers had the {one} ?", many),
+        ]
+        for sentence, question, answer in asked:
+            start = text.index(sentence) + sentence.index(answer)
+            row = {"title": f"Page {number}", "context": text, "sentence": sentence, "question": question}
+            rows.append(row | {"answers": {"text": [answer], "answer_start": [start]}})
+    return rows
+
+
+def write_asked(folder: Path, pages: int = 16) -> dict[str, object]:
+    """Public pairs and annotations in files of a folder; returns keys of `questions` that name them, and are quick."""
+    for name, seed in (("pairs", 7), ("annotations", 8)):
+        pq.write_table(pa.Table.from_pylist(asked_pages(pages, seed)), folder / f"{name}.parquet")
+    keys = {
+        "pairs.source": folder / "pairs.parquet",
+        "pairs.evidence": "sentence",
+        "value.annotations": folder / "annotations.parquet",
+        "value.iterations": 20,
+        "value.estimators": 1,
+        "value.batch": 20,
+        "asker.steps": 60,
+        "asker.learning_rate": 0.003,
+        "asker.adapter.kind": "full",
+        "asker.max_tokens": 24,
+        "asker.question_tokens": 16,
+        "asker.engine": "transformers",
+        "judge.encoder": None,
+        "phrases.most": 1,
+        "evidence.most": 2,
+        "entities": "rules",
+        "keep.by": "measured",
+    }
+    return {f"questions.{name}": str(value) if isinstance(value, Path) else value for name, value in keys.items()}

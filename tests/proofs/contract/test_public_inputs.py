@@ -36,6 +36,7 @@ NO_PLACES = {
     # columns of public text, or of the files of an evaluation
     *("pretrain.text", "parser.text", "training.layer_scale.text", "policy.text", "policy.label"),
     *("text", "user", "label", "tree"),
+    *("questions.pairs.evidence", "questions.pairs.question", "questions.heldout"),
     # public lists of names
     *("codes.values", "sanitize.labels.values", "model.intents", "model.slots", "policy.kinds"),
     # names of accounts, digests, and the ledger, whose URL is opened by SQLAlchemy and never read as text

@@ -22,6 +22,10 @@ SHARED = {  # of a public table of words, and of text that was released
     "S_x and S*_y: distinct words in 1,000 draws of each word",
     "How often a word comes out as itself, by its rank",
     "How parse trees were drawn",
+    "Share of questions that is kept, by their value",
+    "From passages to the questions that are kept",
+    "First words of questions, beside public ones",
+    "Twelve questions, drawn and not chosen",
 }
 CHART = Chart("errors", "Errors on held-out users", "step", "errors", {"ours": [(0.0, 1.0)]})
 TABLE = Table("Errors on held-out users", ("model", "errors"), [("ours", "3")])

@@ -3,21 +3,19 @@
 import math
 import random
 from collections import Counter
-from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.asked import asked
-from rayprivacy.questions.asker import known_phrases, lessons_of, public_pairs
+from rayprivacy.questions.asker import known_phrases, lessons_of
 from rayprivacy.questions.clozes import Document
-from rayprivacy.questions.evidence import EVIDENCE, evidence_table, merge_and_drop
+from rayprivacy.questions.evidence import EVIDENCE, evidence_table
 from rayprivacy.questions.passages import sentences
 from rayprivacy.questions.phrases import Phrases, divergence, question_type, read, recall, written
+from rayprivacy.questions.public import public_pairs
 from rayprivacy.questions.settings import EvidenceConfig, PairsConfig, PassagesConfig, PhrasesConfig
 
 QUESTIONS = ["what is it ?"] * 6 + ["what was it ?"] * 3 + ["Has lasix helped ?", "Has insulin helped ?", "what if"]
@@ -60,31 +58,6 @@ def test_types_and_how_far_they_are_from_public_ones():
     assert alone == pytest.approx(100 * math.log((100 + 21 / 2) / 60.5))
     assert divergence(["who came", "what came"], public) < alone < divergence(["why did it"], public) < 600
     assert recall([["a", "b"], []], [["a", "c"], ["b", "b"]]) == 1 / 3
-
-
-def test_a_broken_piece_is_one_span_and_a_far_short_one_goes():
-    spans = {
-        "B O B I I O": [(0, 5)],
-        "B I I I O O O O B": [(0, 4)],  # a long one stays, a short one at four words goes
-        "B I I I O O B": [(0, 7)],
-        "B I I I O O O B": [(0, 4)],  # three words between are too many
-        "B I I O O O O": [],  # three words are short
-        "B O B O O O B I I I": [(6, 10)],  # two make three words, which are short still
-        "B O O B O O B": [(0, 7)],
-        "O I I I I B I I I": [(1, 5), (5, 9)],  # an I may begin; long ones that touch stay two
-        "O O": [],
-        "": [],
-    }
-    assert {labels: merge_and_drop(labels.split()) for labels in spans} == spans
-    assert merge_and_drop(["B", "O", "O", "O", "B", "I"], least=1, gap=4) == [(0, 6)]
-
-
-@given(st.lists(st.sampled_from("BIO"), max_size=40))
-def test_what_is_left_is_long_in_order_and_apart(labels):
-    found = merge_and_drop(labels)
-    assert all(end - start > 3 for start, end in found)
-    assert all(one[1] <= other[0] for one, other in pairwise(found))
-    assert all(labels[start] != "O" != labels[end - 1] for start, end in found)
 
 
 def test_evidence_is_where_its_passage_says():

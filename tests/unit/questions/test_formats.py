@@ -12,6 +12,7 @@ from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.corpus.public import public_table
 from rayprivacy.questions.answers import holds
 from rayprivacy.questions.asking import Asker, Asking
+from rayprivacy.questions.keep import distinct
 from rayprivacy.questions.passages import plain
 from rayprivacy.questions.settings import QuestionsConfig
 from rayprivacy.questions.table import ORIGIN, check_offsets, finished, write_formats
@@ -32,7 +33,9 @@ def made(tmp_path_factory):
     texts = Texts(folder / "texts.parquet", SETTINGS.passages)
     ask = Asker(Asking(texts, SETTINGS, elsewhere=True))
     asked = pa.concat_tables([ask(group, group) for group in range(texts.groups)])
-    questions = finished(pa.concat_tables([asked, asked.slice(0, 3)]), 0, "of public pages")
+    asked = pa.concat_tables([asked, asked.slice(0, 3)])
+    kept = distinct(asked["question"].to_pylist())
+    questions = finished(asked, {"kept": kept}, 0, "of public pages")
     passages = [
         passage for group in range(texts.groups) for each in texts.documents(group) for passage in each.passages
     ]

@@ -131,12 +131,12 @@ def test_a_folder_of_something_else_is_left_as_it_is(pages, tmp_path):
 
 
 def test_another_set_in_the_folder_is_not_written_over(pages, tmp_path):
-    from rayprivacy.runs.questions import STAGES
+    from rayprivacy.runs.questions_plan import STAGES
 
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / STAGES).write_text(json.dumps({"inputs": {"questions": {"entities": "rules"}}}))
-    assert "holds questions already: add --resume" in said(tmp_path, "--public", pages)
-    assert "about another text, or by other settings" in said(tmp_path, "--public", pages, "--resume")
+    for more in ([], ["--resume"]):
+        assert "holds questions about another text: name a new" in said(tmp_path, "--public", pages, *more)
 
 
 RUNS = {  # the words of the command, and what it says
@@ -188,8 +188,7 @@ def test_another_set_of_a_run_is_not_written_over(make_run, tmp_path):
     (folder / "notes").write_text("mine")
     assert "which holds other files: move that folder away" in said(tmp_path, "chat", out=None)
     (folder / "stages.json").write_text(json.dumps({"inputs": {"questions": {"entities": "rules"}}}))
-    assert "holds questions already: add --resume to finish them" in said(tmp_path, "chat", out=None)
-    assert "about another text, or by other settings" in said(tmp_path, "chat", "--resume", out=None)
+    assert "holds questions about another text: move that folder" in said(tmp_path, "chat", "--resume", out=None)
 
 
 def test_a_run_without_a_finished_set_has_no_questions(make_run, tmp_path):

@@ -1,0 +1,156 @@
+"""The choice of questions: what an evidence reader finds again, what questions are worth, and which are kept.
+
+The reader learns from public pairs, and then from annotations. Of both and of the written questions it reads sentences
+as static vectors of a public model, so that all of this takes seconds. Of annotations that a selection is `measured`
+on, no value is learnt: three fifths of their passages give rewards, and the others judge.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.spelling import ids_of
+from rayprivacy.questions.estimator import as_classes, as_ranking, contrasted, features, misplaced
+from rayprivacy.questions.evidence_reader import (
+    Array,
+    QuestionSet,
+    SentenceVectors,
+    accuracies,
+    beginning,
+    scores,
+    trained,
+)
+from rayprivacy.questions.keep import Mask, candidates, measured, selection
+from rayprivacy.questions.overlap import Idf, words
+from rayprivacy.questions.public import Row
+from rayprivacy.questions.settings import QuestionsConfig
+from rayprivacy.questions.value import Feedback, Learning, values
+
+EPOCHS, ORDERS = 3, 3  # of training, and orders of it over which a reader that judges is averaged
+REWARDING = 0.6  # of the annotated passages
+MEASURED = "measured"
+Columns = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Sets:
+    """All that is known, as arrays: public pairs, what was written, and annotations with their groups."""
+
+    source: QuestionSet
+    written: QuestionSet
+    annotated: QuestionSet
+    groups: npt.NDArray[np.int64]
+
+    @staticmethod
+    def of(backbone: Backbone, source: Sequence[Row], written: Sequence[Row], annotated: Sequence[Row]) -> "Sets":
+        """The arrays of rows; idf and vectors are learnt from the sentences of public pairs and of what is asked about.
+
+        Everything is read in lower case, as public pairs often are.
+        """
+        texts = dict.fromkeys(sentence for row in (*source, *written) for sentence in row.sentences)
+        table = backbone.model.get_input_embeddings().weight.detach().float().numpy()
+
+        def spelt(texts: Sequence[str]) -> list[list[int]]:
+            return ids_of(backbone.tokenizer, [text.lower() for text in texts])
+
+        vectors, idf = SentenceVectors.of(table, spelt([*texts])), Idf.of(map(words, texts))
+
+        def arrays(rows: Sequence[Row]) -> QuestionSet:
+            return QuestionSet.of([row[:3] for row in rows], lambda texts: vectors(spelt(texts)), idf)
+
+        groups = np.unique([row.group for row in annotated], return_inverse=True)[1]
+        return Sets(arrays(source), arrays(written), arrays(annotated), groups)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which questions are kept, by which selection, what is known of each, and what selections came to, if measured."""
+
+    kept: Mask
+    by: str
+    columns: Columns
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """The choice among the written questions that are `eligible`; the others are read, and never kept."""
+
+    sets: Sets
+    eligible: Mask
+    settings: QuestionsConfig
+    likelihood: npt.NDArray[np.float64] | None
+    actors: int
+
+    @cached_property
+    def start(self) -> Array:
+        """The reader that has learnt from public pairs alone."""
+        return trained(beginning(self.sets.source.questions.shape[1]), self.sets.source, self._dice(1), EPOCHS)
+
+    def __call__(self) -> Chosen:
+        """The questions that the settings keep."""
+        annotated = self.sets.annotated
+        by: str = self.settings.keep.by
+        judging = self._judging() if by == MEASURED else np.zeros(len(annotated), dtype=bool)
+        columns = self._columns(annotated[~judging])
+        own = {name: column[self.eligible] for name, column in columns.items()}
+        figures: dict[str, float] = {}
+        if by == MEASURED:
+            found = candidates(own, self.settings.keep.share, self._dice(3))
+            by, figures = measured(found, lambda kept: self._served(kept, judging))
+            chosen = found[by]
+        else:
+            chosen = selection(by, own, self.settings.keep.share, self._dice(3))
+        kept = np.zeros(len(self.eligible), dtype=bool)
+        kept[np.flatnonzero(self.eligible)[chosen]] = True
+        return Chosen(kept, by, columns, figures)
+
+    def _columns(self, annotated: QuestionSet) -> Columns:
+        """What is known of each question by some annotations; of those that are not eligible no value is learnt."""
+        by, written, dice = self.settings.keep.by, self.sets.written, self._dice(2)
+        reader = trained(self.start, annotated, dice, EPOCHS)
+        found: Columns = {"roundtrip": scores(reader[None], written)[0].argmax(axis=-1) == written.evidence}
+        if self.likelihood is not None:
+            found["likelihood"] = self.likelihood
+        seen = features(written, reader)
+        good, bad = features(annotated, reader), features(misplaced(annotated, dice), reader)
+        for name, loss in (("classifier", as_classes), ("ranking", as_ranking)):
+            if by in (name, MEASURED) and len(bad):
+                found[name] = contrasted(good, bad, loss, dice)(seen)
+        if by in ("value", MEASURED):
+            feedback = Feedback(self.start, written[self.eligible], annotated, self.settings.value)
+            worth = values(Learning(feedback, seen[self.eligible]), self.settings.seed, self.actors)
+            found["value"] = np.full(len(written), np.nan)
+            found["value"][self.eligible] = worth
+        return found
+
+    def _judging(self) -> Mask:
+        """Which annotations judge: those of two fifths of the passages."""
+        groups = self.sets.groups if self.sets.groups.max() else np.arange(len(self.sets.groups))
+        order = self._dice(4).permutation(groups.max() + 1)
+        return np.isin(groups, order[min(round(REWARDING * len(order)), len(order) - 1) :])
+
+    def _served(self, kept: Mask, judging: Mask) -> float:
+        """How often readers find the evidence of judging annotations that learnt from a selection and the others."""
+        written, annotated = self.sets.written[self.eligible][kept], self.sets.annotated
+        readers = []
+        for order in range(ORDERS):
+            dice = self._dice(5 + order)
+            readers.append(trained(trained(self.start, written, dice), annotated[~judging], dice))
+        return float(accuracies(np.stack(readers), annotated[judging]).mean())
+
+    def _dice(self, purpose: int) -> np.random.Generator:
+        return np.random.default_rng([self.settings.seed, purpose])
+
+
+def unread(eligible: Mask, settings: QuestionsConfig) -> Chosen:
+    """What is kept where there is no reader: all of the eligible ones, or a share of them."""
+    keep, dice = settings.keep, np.random.default_rng([settings.seed, 3])
+    kept = eligible.copy()
+    kept[eligible] = selection(keep.by, {"eligible": eligible[eligible]}, keep.share, dice)
+    return Chosen(kept, keep.by, {}, {})

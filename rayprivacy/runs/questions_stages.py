@@ -1,0 +1,279 @@
+"""The stages of a question set, from texts to its files, each as `question_stages` names it.
+
+    texts -> passages -> clozes                                      (without public pairs)
+                      -> sentences -> questions -> answers           (by a model that has learnt from pairs)
+
+    questions -> likelihoods, judgements, what a reader finds again, values -> what is kept -> files
+
+Ray must be started. Nothing private is read: texts are released or public, and pairs and annotations are public.
+"""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from rayprivacy.core.console import nobody
+from rayprivacy.core.errors import ConfigError, RayPrivacyError
+from rayprivacy.core.files import SHARED, Json
+from rayprivacy.core.private import digest_file, digest_json
+from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.models.settings import ModelConfig
+from rayprivacy.questions.asker import Writer, ask, kept_asker, known_phrases
+from rayprivacy.questions.asking import Asker, Asking
+from rayprivacy.questions.attribution import simulated
+from rayprivacy.questions.blocks import ROWS, SPAN, Answerer, Answering, Asked, Judgement, Judging, Likelihood
+from rayprivacy.questions.choosing import Choosing, Chosen, Sets, unread
+from rayprivacy.questions.clozes import Document, Passage
+from rayprivacy.questions.entities import finder
+from rayprivacy.questions.evidence import evidence_table
+from rayprivacy.questions.judge import trained_judge
+from rayprivacy.questions.keep import Mask, distinct
+from rayprivacy.questions.overlap import Idf, words
+from rayprivacy.questions.phrases import divergence
+from rayprivacy.questions.public import (
+    Pair,
+    annotations,
+    held_out,
+    public_pairs,
+    row_of,
+    rows_of_annotations,
+    rows_of_pairs,
+)
+from rayprivacy.questions.settings import QuestionsConfig
+from rayprivacy.questions.table import finished, write_formats
+from rayprivacy.questions.texts import Texts, write_texts
+from rayprivacy.runs.directory import MODEL
+from rayprivacy.runs.questions_folder import TABLE, Folder, Material, write_table
+from rayprivacy.runs.questions_plan import (
+    ANSWERS,
+    BY_LIKELIHOOD,
+    EVIDENCE,
+    JUDGEMENTS,
+    LIKELIHOODS,
+    PASSAGES,
+    QUESTION_SET,
+    QUESTIONS,
+    VALUES,
+    WRITER,
+)
+
+_TEXTS, _ASKED, _ANSWERED, _DRAWN = "texts.parquet", "asked.parquet", "answered.parquet", "drawn"
+JUDGE = "judge"
+_ATTRIBUTABLE = "attributable"
+
+
+@dataclass(frozen=True)
+class Making:
+    """The making of one set in its folder."""
+
+    material: Material
+    settings: QuestionsConfig
+    folder: Folder
+
+    def whole(self) -> Json:
+        """Make the set; returns what `stages.json` says of it."""
+        with self.folder.stage(PASSAGES):
+            write_texts(self.material.texts, self.texts.path, self.material.together)
+        asked, found = self._asked() if self.settings.pairs else (self._clozes(), {})
+        found |= self._judged(asked) if self.settings.judge else {}
+        eligible = self._eligible(asked, found)
+        if self.settings.pairs:
+            with self.folder.stage(VALUES):
+                chosen = self._choosing(asked, eligible, found.get("likelihood"))()
+        else:
+            chosen = unread(eligible, self.settings)
+        if not chosen.kept.any():
+            raise RayPrivacyError(
+                f"no question is kept: of {eligible.sum()} none passes questions.keep.by '{chosen.by}': choose another."
+            )
+        with self.folder.stage(QUESTION_SET):
+            return self._written(asked, found | chosen.columns | {"kept": chosen.kept}, chosen)
+
+    @cached_property
+    def texts(self) -> Texts:
+        """The file of the texts."""
+        return Texts(self.folder.work(_TEXTS), self.settings.passages)
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        """Public pairs."""
+        assert self.settings.pairs is not None, "a set with pairs"
+        return public_pairs(self.settings.pairs)
+
+    @cached_property
+    def annotated(self) -> list[Json]:
+        """Public annotations; none where a tenth of the pairs takes their place."""
+        source = self.settings.value.annotations
+        return annotations(source) if source is not None else []
+
+    @cached_property
+    def backbone(self) -> Backbone:
+        """The public model that learns to ask."""
+        base = self.settings.asker.base
+        assert base is not None, "decided before"
+        try:
+            return load_backbone(ModelConfig(base=base))
+        except ConfigError as error:
+            message = str(error)
+        raise ConfigError(message.replace("model.base", "questions.asker.base"))
+
+    @cached_property
+    def evidence(self) -> pa.Table:
+        """What is asked about by a model."""
+        return evidence_table(self.documents(), self.settings.evidence, self.settings.seed)
+
+    def documents(self) -> Iterator[Document]:
+        """The documents that are asked about."""
+        for group in range(self.texts.groups):
+            yield from self.texts.documents(group)
+
+    def _clozes(self) -> pa.Table:
+        asking, groups = Asking(self.texts, self.settings, self.material.together), self.texts.groups
+        decided = [digest_file(self.texts.path), self._named("passages", "evidence", "entities", "seed")]
+        with self.folder.stage(QUESTIONS):
+            asked = self.folder.blocks(Asker, asking, groups, [*decided, asking.elsewhere], "asking questions")
+        if not len(asked):
+            other = ", or leave out --document, so that a sentence is asked of its own text" * asking.elsewhere
+            raise RayPrivacyError(f"no question came of {self._texts} texts: give longer ones{other}.")
+        return asked
+
+    def _asked(self) -> tuple[pa.Table, dict[str, Any]]:
+        """Questions of a model with their answers, and their likelihoods, if a selection needs them."""
+        settings, folder, asker = self.settings, self.folder, self.settings.asker
+        known = known_phrases(self.pairs, settings.phrases)
+        with folder.stage(WRITER):
+            told = lambda done: folder.count("steps", done, asker.steps)  # noqa: E731
+            model = kept_asker(self.backbone, self.pairs, asker, settings.phrases, told, folder.work(""), "questions")
+        with folder.stage(EVIDENCE):
+            if not len(self.evidence):
+                raise RayPrivacyError(
+                    f"{self._texts} texts have no sentence of {' to '.join(map(str, settings.evidence.words))} words in"
+                    " a passage: give longer ones, or change questions.evidence.words."
+                )
+        with folder.stage(QUESTIONS):
+            folder.work(_DRAWN).mkdir(exist_ok=True)
+            engine = asker.engine
+            assert engine != "auto", "decided before"
+            writer = Writer(model, folder.work(_DRAWN), folder.actors, engine, settings.seed, nobody)
+            asked = ask(writer, self.evidence, asker, settings.phrases, known)
+            if not len(asked):
+                raise RayPrivacyError("the asker wrote nothing but broken questions: raise questions.asker.steps.")
+            path = self._file(asked, _ASKED)
+        groups, named = pq.read_metadata(path).num_row_groups, digest_file(path)
+        with folder.stage(ANSWERS):
+            job = Answering(path, settings.entities)
+            asked = folder.blocks(Answerer, job, groups, [named, settings.entities], "answering questions")
+        if settings.keep.by not in BY_LIKELIHOOD:
+            return asked, {}
+        with folder.stage(LIKELIHOODS):
+            how = Asked(path, model, asker)
+            likely = folder.blocks(Likelihood, how, groups, [named, model.name], "scoring questions")
+        return asked, {"likelihood": likely["likelihood"].to_numpy()}
+
+    def _judged(self, asked: pa.Table) -> dict[str, Any]:
+        with self.folder.stage(JUDGEMENTS):
+            judge, path = self._judge(), self._file(asked, _ANSWERED)
+            groups = pq.read_metadata(path).num_row_groups
+            decided = [digest_file(path), judge.name]
+            found = self.folder.blocks(Judgement, Judging(path, judge), groups, decided, "judging answers")
+        return {name: found[name].to_pylist() for name in found.column_names}
+
+    def _judge(self) -> Path:
+        """The folder of the judge, trained or found; its name is made of all that decides it."""
+        rows, settings = self.annotated, self.settings
+        assert settings.judge is not None, "a set with a judge"
+        name = digest_json([rows, self._named("judge", "entities", "seed")])
+        folder, scratch = (self.folder.work(f"{start}{JUDGE}-{name[:16]}") for start in ("", "."))
+        if not folder.is_dir():
+            made = simulated(rows, finder(settings.entities), seed=settings.seed)
+            idf = Idf.of(words(text) for text in dict.fromkeys(row["context"] for row in rows))
+            claims, labels = [each.claim for each in made], [each.label for each in made]
+            shutil.rmtree(scratch, ignore_errors=True)
+            trained_judge(claims, labels, idf, settings.judge).save(scratch)
+            scratch.rename(folder)
+        return folder
+
+    def _eligible(self, asked: pa.Table, found: dict[str, Any]) -> Mask:
+        """Which questions may be kept: those that the judge supports, and of them the first of those that are alike."""
+        keep, eligible = self.settings.keep, np.ones(len(asked), dtype=bool)
+        if keep.attributable and self.settings.judge:
+            eligible = np.array([label == _ATTRIBUTABLE for label in found["attribution"]])
+        if keep.distinct:
+            texts = asked["question"].to_pylist()
+            rows = np.flatnonzero(eligible)
+            eligible[rows] = distinct([texts[row] for row in rows])
+        if not eligible.any():
+            raise RayPrivacyError(
+                f"no question is kept: of {len(asked)} the judge finds none attributable: set"
+                " questions.keep.attributable to false, or give other annotations."
+            )
+        return eligible
+
+    def _choosing(self, asked: pa.Table, eligible: Mask, likelihood: Any) -> Choosing:
+        settings, source = self.settings, rows_of_pairs(self.pairs)
+        if self.annotated:
+            annotated = rows_of_annotations(self.annotated)
+        else:
+            source, annotated = held_out(source, settings.seed)
+        written = [
+            row_of(row["question"], row["context"], row["evidence_start"])
+            for row in asked.select(["question", "context", "evidence_start"]).to_pylist()
+        ]
+        sets = Sets.of(self.backbone, source, written, annotated)
+        return Choosing(sets, eligible, settings, likelihood, self.folder.actors)
+
+    def _written(self, asked: pa.Table, found: dict[str, Any], chosen: Chosen) -> Json:
+        """Write the questions and their formats, which say what they were made of."""
+        passages = [passage for each in self.documents() for passage in each.passages]
+        root, settings = self.folder.root, self.settings
+        questions = finished(asked, found, settings.seed, self.material.origin)
+        self.folder.clear()
+        write_table(questions, root / TABLE, SHARED)
+        write_formats(root, questions, passages, settings.write)
+        if settings.judge is not None:
+            shutil.copytree(self._judge(), root / MODEL / JUDGE)
+        measured = {"measured": chosen.figures} if chosen.figures else {}
+        counts = self._funnel(questions, passages)
+        return {"counts": counts, "kept_by": chosen.by, **measured, **self._types(questions)}
+
+    def _funnel(self, questions: pa.Table, passages: list[Passage]) -> Json:
+        """How many there are at each step: of what is `found_again` and `attributable`, kept or not."""
+        counts = {"documents": len([*self.documents()]), "texts": self._texts, "passages": len(passages)}
+        if self.settings.pairs:
+            counts["evidence"] = len(self.evidence)
+        counts["questions"] = len(questions)
+        if self.settings.pairs:
+            counts["answered_by_a_span"] = pc.sum(pc.equal(questions["answer_kind"], SPAN)).as_py()
+            counts["found_again"] = pc.sum(questions["roundtrip"]).as_py()
+        if self.settings.judge:
+            counts[_ATTRIBUTABLE] = pc.sum(pc.equal(questions["attribution"], _ATTRIBUTABLE)).as_py()
+        return counts | {"kept": pc.sum(questions["kept"]).as_py()}
+
+    @property
+    def _texts(self) -> int:
+        return int(pq.read_metadata(self.texts.path).num_rows)
+
+    def _types(self, questions: pa.Table) -> Json:
+        """How far types of questions are from those of the public pairs, in nats x 100: of all, and of what is kept."""
+        if self.settings.pairs is None:
+            return {}
+        public = [question for _, question in self.pairs]
+        kept = questions.filter(questions["kept"])
+        both = {"asked": questions, "kept": kept}
+        return {"kl": {name: round(divergence(t["question"].to_pylist(), public), 2) for name, t in both.items()}}
+
+    def _file(self, table: pa.Table, name: str) -> Path:
+        path = self.folder.work(name)
+        write_table(table, path, rows=ROWS)
+        return path
+
+    def _named(self, *names: str) -> Json:
+        return self.settings.model_dump(mode="json", include={*names})

@@ -1,0 +1,150 @@
+"""Asking by a model from end to end on a real Ray: texts, asker, answers, judge, values, what is kept."""
+
+import json
+import signal
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from commands import command
+from public_pages import asked_pages, write_asked, write_pages
+from zygote import fork_command
+
+import rayprivacy as rp
+from rayprivacy.questions.asker import known_phrases
+from rayprivacy.questions.keep import distinct
+from rayprivacy.questions.settings import PhrasesConfig, QuestionsConfig
+from rayprivacy.runs.questions_plan import question_stages
+
+pytest.importorskip("bm25s")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
+IN_TRAINING = """
+from rayprivacy.runs import questions_stages as stages
+real = stages.kept_asker
+def killing(backbone, pairs, asker, how, told, *rest):
+    return real(backbone, pairs, asker, how, lambda done: done == 3 and os.kill(os.getpid(), signal.SIGKILL), *rest)
+stages.kept_asker = killing
+"""
+IN_BLOCKS = """
+from rayprivacy.runs import questions_folder as folder
+real, calls = folder.write_table, []
+def killing(*given, **more):
+    real(*given, **more)
+    calls.append(1)
+    if len(calls) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+folder.write_table = killing
+"""
+WHERE = {"in the asker's training": IN_TRAINING, "in a stage of blocks": IN_BLOCKS}
+
+
+def content(folder):
+    """Every file that people see, but for the seconds."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and ".work" not in path.parts]
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    stages = json.loads(files.pop("stages.json"))
+    del stages["seconds"]
+    return files, stages
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, tiny_base):
+    """A folder with public pages, and the words of the command that asks about them."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    write_pages(folder / "pages.parquet", 40)
+    keys = write_asked(folder) | {"questions.asker.base": str(tiny_base)}
+    given = [word for key, value in keys.items() for word in ("-o", f"{key}={yaml.safe_dump(value).splitlines()[0]}")]
+    return folder, ["questions", "--public", "pages.parquet", *given]
+
+
+@pytest.fixture(scope="module")
+def first(place, local_ray):
+    """What one actor wrote, and what the command said."""
+    folder, words = place
+    done = command([*words, "--out", "one", "--actors", "1"], folder)
+    assert done.returncode == 0, done.stderr
+    return content(folder / "one"), done.stdout
+
+
+def table(folder, name="one"):
+    return pq.read_table(folder / name / "questions.parquet")
+
+
+def test_two_actors_write_the_same_bytes_as_one(first, place):
+    folder, words = place
+    assert command([*words, "--out", "two", "--actors", "2"], folder).returncode == 0
+    assert content(folder / "two") == first[0]
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_what_was_killed_is_finished_with_the_same_bytes(where, first, place, tmp_path):
+    folder, words = place
+    out = [*words, "--out", str(tmp_path / "out"), "--actors", "1"]
+    assert fork_command(out, folder, WHERE[where]).wait() == -signal.SIGKILL
+    parts = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / ".work").glob("*.parquet")}
+    models = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / ".work").glob("asker-*/*.safetensors")}
+    assert (len(models), len(parts) > 2) == ((1, True) if where == "in a stage of blocks" else (0, False))
+    assert command([*words, "--out", str(tmp_path / "out"), "--resume"], folder).returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in models} == models
+    assert content(tmp_path / "out") == first[0]
+
+
+def test_the_funnel_is_that_of_the_table(first, place):
+    (_, stages), said = first
+    rows, counts = table(place[0]).to_pandas(), stages["counts"]
+    assert counts["questions"] == len(rows) > 60
+    assert counts["found_again"] == rows["roundtrip"].sum()
+    assert counts["attributable"] == (rows["attribution"] == "attributable").sum()
+    assert counts["kept"] == rows["kept"].sum() > 0
+    assert counts["evidence"] == 40 * 3 * 2
+    assert f"{counts['found_again']:,} found again" in said
+    assert f"{counts['kept']:,} kept" in said
+    assert (rows["attribution"][rows["kept"]] == "attributable").all()
+    assert (rows["likelihood"] < 0).all()
+    assert (
+        rows["value"].notna().sum()
+        == stages["counts"]["attributable"] - (~distinct(rows["question"][rows["attribution"] == "attributable"])).sum()
+    )
+    assert {"asked", "kept"} == stages["kl"].keys()
+    seconds = json.loads((place[0] / "one" / "stages.json").read_text())["seconds"]
+    settings = QuestionsConfig.parse(stages["inputs"]["questions"])
+    assert [*seconds] == [stage.name for stage in question_stages(settings)], "as a plan says"
+    assert stages["kept_by"] == max(stages["measured"], key=stages["measured"].get)
+
+
+def test_questions_begin_with_public_phrases_and_answers_stand_in_their_evidence(first, place):
+    rows = table(place[0]).to_pylist()
+    pairs = [(row["sentence"], row["question"]) for row in asked_pages(16, 7)]
+    assert {row["phrase"] for row in rows} <= set(known_phrases(pairs, PhrasesConfig()).counts)
+    for row in rows:
+        (text,), (start,) = row["answers"]["text"], row["answers"]["answer_start"]
+        assert row["context"].startswith(text, start)
+        assert row["context"].startswith(row["evidence"], row["evidence_start"])
+        assert text in row["evidence"]
+        assert (row["answer_kind"] == "span") == (row["type"] is not None)
+        assert row["answer_kind"] == "span" or text == row["evidence"]
+    assert {row["answer_kind"] for row in rows} == {"span", "evidence"}
+
+
+def test_another_selection_in_the_folder_trains_no_asker_and_keeps_the_other_settings(first, place):
+    folder, out = place[0], place[0] / "one"
+    work = {path: path.stat().st_mtime_ns for path in (out / ".work").rglob("*.safetensors")}
+    before = table(folder)
+    words = ["questions", "--public", "pages.parquet", "--out", "one", "-o", "questions.keep.by=roundtrip"]
+    assert command(words, folder).returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in (out / ".work").rglob("*.safetensors")} == work
+    after, kept = table(folder), np.array(table(folder)["kept"])
+    same = ["id", "question", "answers", "attribution", "p_attributable"]
+    assert after.select(same) == before.select(same)
+    assert (np.array(after["roundtrip"])[kept]).all()
+    assert after["value"].null_count == len(after)
+    assert json.loads((out / "stages.json").read_text())["kept_by"] == "roundtrip"
+
+
+def test_the_judge_is_beside_the_questions(first, place):
+    judge = rp.Judge.load(place[0] / "one" / "model" / "judge")
+    row = next(row for row in table(place[0]).to_pylist() if row["answer_kind"] == "span")
+    label, probability = judge(row["question"], row["answers"]["text"][0], row["context"])
+    assert label == row["attribution"]
+    assert 0 < probability <= 1

@@ -1,0 +1,118 @@
+"""What the stages of a question set are, and what is refused of its settings before anything is computed."""
+
+import os
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from public_pages import asked_pages, write_asked
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.questions import settings as of_questions
+from rayprivacy.questions.settings import QuestionsConfig, parse_questions
+from rayprivacy.runs.files import overridden
+from rayprivacy.runs.questions_plan import check_questions, question_stages
+
+pytest.importorskip("bm25s")
+
+
+@pytest.fixture
+def keys(tmp_path):
+    return write_asked(tmp_path)
+
+
+def parsed(keys, **changes):
+    changed = {f"questions.{name.replace('__', '.')}": value for name, value in changes.items()}
+    return parse_questions(overridden({}, keys | changed))
+
+
+def test_each_key_adds_its_stages_and_none_is_charged(keys):
+    names = {
+        "clozes": [stage.name for stage in question_stages(QuestionsConfig())],
+        "all": [stage.name for stage in question_stages(parsed(keys))],
+        "plain": [stage.name for stage in question_stages(parsed(keys, judge=None, keep__by="none"))],
+    }
+    asked = ["passages", "question writer", "evidence", "questions", "answers"]
+    assert names == {
+        "clozes": ["passages", "questions", "question set"],
+        "all": [*asked, "likelihoods", "judgements", "values", "question set"],
+        "plain": [*asked, "values", "question set"],
+    }
+    assert not [stage for stage in question_stages(parsed(keys)) if stage.charges or not stage.reads]
+
+
+def test_good_settings_are_taken_of_public_text_and_of_a_run(keys, tmp_path):
+    check_questions(QuestionsConfig())
+    for corpus in (None, CorpusConfig(source=str(tmp_path / "private.parquet"))):
+        check_questions(parsed(keys), corpus)
+        check_questions(parsed(keys, value__annotations=None, judge=None), corpus)
+
+
+REFUSED = {
+    "value without pairs": (
+        {"pairs": None, "keep__by": "value"},
+        r"questions\.keep\.by is 'value' and there are no questions\.pairs to learn it from: name public pairs",
+    ),
+    "a judge without annotations": (
+        {"value__annotations": None},
+        r"questions\.judge is set and questions\.value\.annotations is not",
+    ),
+    "no such column": ({"pairs__question": "asked"}, r"questions\.pairs\.question is 'asked', .* choose of title"),
+    "no such file": (
+        {"pairs__source": "nowhere.parquet"},
+        r"questions\.pairs\.source is 'nowhere\.parquet', which does",
+    ),
+    "no such annotations": (
+        {"value__annotations": "nowhere.parquet"},
+        r"questions\.value\.annotations is 'nowhere\.parquet', which does not exist",
+    ),
+    "an engine": (
+        {"asker__engine": "onnxruntime_float32"},
+        r"questions\.asker\.engine is 'onnxruntime_float32', which",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_settings_that_cannot_be_used_are_one_sentence(case, keys, monkeypatch):
+    monkeypatch.setattr("rayprivacy.generation.settings.has_onnx", lambda: False)
+    changes, expected = REFUSED[case]
+    with pytest.raises(ConfigError, match=expected):
+        check_questions(parsed(keys, **changes))
+
+
+def test_few_pairs_and_missing_packages_are_refused(keys, tmp_path, monkeypatch):
+    pq.write_table(pa.Table.from_pylist(asked_pages(3, 0)), tmp_path / "pairs.parquet")
+    with pytest.raises(ConfigError, match="has 9 rows with evidence and question: give at least 10"):
+        check_questions(parsed(keys))
+    monkeypatch.setattr(of_questions, "find_spec", lambda name: None if name == "bm25s" else sys)
+    with pytest.raises(ConfigError, match="questions need bm25s, which is not installed"):
+        check_questions(parsed(keys))
+
+
+WAYS = {
+    "as it is": lambda private: private,
+    "by a link": lambda private: _linked(private),
+    "as a folder around it": lambda private: private.parent,
+}
+
+
+def _linked(private):
+    os.symlink(private, private.parent.parent / "link.parquet")
+    return private.parent.parent / "link.parquet"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("key", ["pairs.source", "value.annotations"])
+def test_what_is_declared_public_is_no_part_of_the_corpus(key, way, keys, tmp_path):
+    (tmp_path / "own").mkdir()
+    private = tmp_path / "own" / "talk.parquet"
+    pq.write_table(pa.Table.from_pylist(asked_pages(16, 0)), private)
+    settings = parsed(keys, **{key.replace(".", "__"): str(WAYS[way](private))})
+    check_questions(settings)
+    with pytest.raises(
+        ConfigError, match=rf"questions\.{key} is '.*', which .* corpus\.source, and is declared public"
+    ):
+        check_questions(settings, CorpusConfig(source=str(private)))
