@@ -189,7 +189,8 @@ class RetrieverConfig(Config):
     Attributes:
         base: `static` adds up the token vectors of the packaged sentence model, in milliseconds; or an encoder of
             Hugging Face, such as that model itself, `minilm-l6`.
-        clozes: whether it learns from clozes before it learns from questions.
+        clozes: whether it learns from clozes before it learns from the questions of an asker (C-MORE). That helps a base
+            that knows little of text, and not the packaged one (benchmarks/questions_cmore.py).
         epochs: over clozes and over questions; fewer where held-out ones are found less and less well.
         learning_rate: null takes one that suits the base.
         batch: pairs of one step, each of which is told from the others' passages.
@@ -199,7 +200,7 @@ class RetrieverConfig(Config):
     named: ClassVar[str] = "retriever"
 
     base: Annotated[str, PathKind.PUBLIC_MODEL] = "static"
-    clozes: bool = True
+    clozes: bool = False
     epochs: int = Field(default=1, ge=1)
     learning_rate: float | None = Field(default=None, gt=0)
     batch: int = Field(default=32, ge=2)
@@ -218,6 +219,7 @@ class QuestionsConfig(Config):
         judge: of answers; null for none.
         value: what a question does for a reader.
         keep: which questions are kept.
+        retriever: learns to find the passages of the questions that are kept; null for none.
         entities: what finds names, dates and numbers: a model of `spacy`, or `rules`, which find fewer; `auto` takes
             the first where it is installed.
         write: the formats beside `questions.parquet`.
@@ -232,6 +234,7 @@ class QuestionsConfig(Config):
     judge: JudgeConfig | None = None
     value: ValueConfig = ValueConfig()
     keep: KeepConfig = KeepConfig()
+    retriever: RetrieverConfig | None = None
     entities: Literal["auto", "spacy", "rules"] = "auto"
     write: tuple[Format, ...] = get_args(Format)
     seed: int = Field(default=0, ge=0)

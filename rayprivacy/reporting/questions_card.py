@@ -75,6 +75,7 @@ def write_questions_card(folder: Path, certificate: Certificate | None = None) -
         ASKED if inputs["questions"].get("pairs") else CLOZES.format(where=WHERE[inputs.get("document") is not None]),
         "\n".join(f"- {name.replace('_', ' ')}: {count:,}" for name, count in counts.items()),
         *_selected(found),
+        *_retrieval(found),
         f"Columns: {columns}. {FILES}",
         f"Entities were found by {inputs['questions']['entities']}.",
         "## How to load it",
@@ -97,6 +98,15 @@ def _selected(found: Json) -> Sequence[str]:
         figures = ", ".join(f"{figure} ({name})" for name, figure in found["kl"].items())
         said.append(f"Types of question, from those of the public pairs: KL {figures}, in nats x 100")
     return [f"{sentence}." for sentence in said]
+
+
+def _retrieval(found: Json) -> Sequence[str]:
+    """What the retriever finds of questions that it has not learnt from, beside words alone."""
+    said = found.get("retriever", {}).get("test")
+    if said is None:
+        return []
+    figures = ", ".join(f"{name} {own['ndcg@10']['value']:.3f}" for name, own in said.items())
+    return [f"`model/retriever` learnt from them. nDCG@10 on the split `test`: {figures}."]
 
 
 def _protection(certificate: Certificate) -> Sequence[str]:

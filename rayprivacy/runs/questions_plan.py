@@ -18,7 +18,7 @@ from rayprivacy.runs.recipe import require_public
 
 PASSAGES, WRITER, EVIDENCE, QUESTIONS = "passages", "question writer", "evidence", "questions"
 ANSWERS, LIKELIHOODS, JUDGEMENTS, VALUES = "answers", "likelihoods", "judgements", "values"
-QUESTION_SET = "question set"
+QUESTION_SET, RETRIEVER = "question set", "retriever"
 STAGES = "stages.json"  # of a set: what it is made of, and, when it is whole, what came of it
 PUBLIC_PAIRS, RELEASED = "public pairs", "released passages"
 ANNOTATED = f"{RELEASED} and public annotations"
@@ -42,6 +42,7 @@ def question_stages(settings: QuestionsConfig) -> tuple[Stage, ...]:
         (judged, Stage(JUDGEMENTS, ANNOTATED)),
         (pairs, Stage(VALUES, ANNOTATED)),
         (True, Stage(QUESTION_SET, RELEASED, f"kept by {by}", efforts=())),
+        (settings.retriever is not None, Stage(RETRIEVER, f"{RELEASED}, questions")),
     ]
     return tuple(stage for there, stage in listed if there)
 

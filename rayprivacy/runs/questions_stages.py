@@ -3,7 +3,7 @@
     texts -> passages -> clozes                                      (without public pairs)
                       -> sentences -> questions -> answers           (by a model that has learnt from pairs)
 
-    questions -> likelihoods, judgements, what a reader finds again, values -> what is kept -> files
+    questions -> likelihoods, judgements, what a reader finds again, values -> what is kept -> files -> a retriever
 
 Ray must be started. Nothing private is read: texts are released or public, and pairs and annotations are public.
 """
@@ -47,6 +47,7 @@ from rayprivacy.questions.public import (
     rows_of_annotations,
     rows_of_pairs,
 )
+from rayprivacy.questions.retriever import train_retriever
 from rayprivacy.questions.settings import QuestionsConfig
 from rayprivacy.questions.table import finished, write_formats
 from rayprivacy.questions.texts import Texts, write_texts
@@ -61,6 +62,7 @@ from rayprivacy.runs.questions_plan import (
     PASSAGES,
     QUESTION_SET,
     QUESTIONS,
+    RETRIEVER,
     VALUES,
     WRITER,
 )
@@ -82,7 +84,7 @@ class Making:
         """Make the set; returns what `stages.json` says of it."""
         with self.folder.stage(PASSAGES):
             write_texts(self.material.texts, self.texts.path, self.material.together)
-        asked, found = self._asked() if self.settings.pairs else (self._clozes(), {})
+        asked, found = self._asked() if self.settings.pairs else (self._only_clozes(), {})
         found |= self._judged(asked) if self.settings.judge else {}
         eligible = self._eligible(asked, found)
         if self.settings.pairs:
@@ -95,7 +97,8 @@ class Making:
                 f"no question is kept: of {eligible.sum()} none passes questions.keep.by '{chosen.by}': choose another."
             )
         with self.folder.stage(QUESTION_SET):
-            return self._written(asked, found | chosen.columns | {"kept": chosen.kept}, chosen)
+            said = self._written(asked, found | chosen.columns | {"kept": chosen.kept}, chosen)
+        return said | self._retriever()
 
     @cached_property
     def texts(self) -> Texts:
@@ -138,10 +141,13 @@ class Making:
     def _clozes(self) -> pa.Table:
         asking, groups = Asking(self.texts, self.settings, self.material.together), self.texts.groups
         decided = [digest_file(self.texts.path), self._named("passages", "evidence", "entities", "seed")]
+        return self.folder.blocks(Asker, asking, groups, [*decided, asking.elsewhere], "asking questions")
+
+    def _only_clozes(self) -> pa.Table:
         with self.folder.stage(QUESTIONS):
-            asked = self.folder.blocks(Asker, asking, groups, [*decided, asking.elsewhere], "asking questions")
+            asked = self._clozes()
         if not len(asked):
-            other = ", or leave out --document, so that a sentence is asked of its own text" * asking.elsewhere
+            other = ", or leave out --document, so that a sentence is asked of its own text" * self.material.together
             raise RayPrivacyError(f"no question came of {self._texts} texts: give longer ones{other}.")
         return asked
 
@@ -232,8 +238,7 @@ class Making:
 
     def _written(self, asked: pa.Table, found: dict[str, Any], chosen: Chosen) -> Json:
         """Write the questions and their formats, which say what they were made of."""
-        passages = [passage for each in self.documents() for passage in each.passages]
-        root, settings = self.folder.root, self.settings
+        root, settings, passages = self.folder.root, self.settings, self._passages()
         questions = finished(asked, found, settings.seed, self.material.origin)
         self.folder.clear()
         write_table(questions, root / TABLE, SHARED)
@@ -243,6 +248,20 @@ class Making:
         measured = {"measured": chosen.figures} if chosen.figures else {}
         counts = self._funnel(questions, passages)
         return {"counts": counts, "kept_by": chosen.by, **measured, **self._types(questions)}
+
+    def _passages(self) -> list[Passage]:
+        return [passage for each in self.documents() for passage in each.passages]
+
+    def _retriever(self) -> Json:
+        """Train a retriever from the table that is written, if there is to be one; returns what is known of it."""
+        settings, root = self.settings.retriever, self.folder.root
+        if settings is None:
+            return {}
+        with self.folder.stage(RETRIEVER):
+            clozes = self._clozes() if self.settings.pairs and settings.clozes else None
+            questions, seed = pq.read_table(root / TABLE), self.settings.seed
+            said = train_retriever(questions, self._passages(), clozes, settings, seed, root / MODEL / RETRIEVER)
+        return {RETRIEVER: said}
 
     def _funnel(self, questions: pa.Table, passages: list[Passage]) -> Json:
         """How many there are at each step: of what is `found_again` and `attributable`, kept or not."""

@@ -77,6 +77,7 @@ def _efforts(recipe: QuestionAnsweringRecipe) -> dict[str, tuple[Effort, ...]]:
         questions_plan.ANSWERS: shared("product", sentences * _READ),
         questions_plan.LIKELIHOODS: shared("encode", size.forward(round(asked * tokens))),
         questions_plan.JUDGEMENTS: shared("product", claims * SENTENCES_CALL),
+        questions_plan.RETRIEVER: (Effort("product", claims * SENTENCES_CALL),),
         questions_plan.VALUES: shared("product", values.iterations * values.estimators * SENTENCES_CALL),
     }
 
