@@ -68,9 +68,11 @@ def sets(data: Path, evidences: int, seed: int) -> Sets:
     for sentence, question in target:
         asked.setdefault(sentence, []).append(question)
     fit = [sentence for sentence in asked if 5 <= len(sentence.split()) <= 60]
-    drawn = np.random.default_rng(seed).choice(len(fit), min(evidences, len(fit)), replace=False)
+    dice = np.random.default_rng(seed)
+    drawn = dice.choice(len(fit), min(evidences, len(fit)), replace=False)
     evidence = [fit[place] for place in sorted(drawn.tolist())]
-    return Sets(source, evidence, [asked[sentence] for sentence in evidence])
+    learnt = [source[place] for place in dice.permutation(len(source))]  # another seed is another asker
+    return Sets(learnt, evidence, [asked[sentence] for sentence in evidence])
 
 
 def table_of(texts: Sequence[str]) -> pa.Table:
