@@ -47,7 +47,7 @@ from rayprivacy.models.settings import ModelConfig
 from rayprivacy.questions.asker import ASK, PREDICT, Writer, ask, behind, kept_asker, known_phrases, predicted
 from rayprivacy.questions.evidence import EVIDENCE
 from rayprivacy.questions.evidence_reader import beginning, scores, trained
-from rayprivacy.questions.phrases import Phrases, divergence, question_type
+from rayprivacy.questions.phrases import Phrases, divergence, divergence_of_types, question_type
 from rayprivacy.questions.settings import AskerConfig, PhrasesConfig
 from rayprivacy.runs.recipe import LOCAL
 from rayprivacy.runs.session import ray_session
@@ -128,9 +128,12 @@ class Bench:
         asker, settings, _ = self.asker(how)
         return kept_asker(self.backbone, self.found.pairs, asker, settings, nobody, self.work, "benchmark")
 
+    def path(self, name: str) -> Path:
+        return self.work / f"{name} {self.seed}.json"
+
     def arm(self, name: str) -> tuple[list[list[str]], list[Told]]:
         """The sets of phrases, where there are any, and the questions."""
-        path = self.work / f"{name} {self.seed}.json"
+        path = self.path(name)
         if not path.exists():
             path.write_text(json.dumps(self._made(name)))
         phrases, told = json.loads(path.read_text())
@@ -184,7 +187,7 @@ class Bench:
         rests = [question.removeprefix(phrase) for _, phrase, question in told]
         return [-float(loss) for loss in ModelLoss(saved).per_token(rests, prefixes)]
 
-    def recall_rows(self, predictions: Mapping[str, list[list[str]]], vectors: Any) -> list[Row]:
+    def recall_rows(self, predictions: Mapping[str, list[list[str]]]) -> list[Row]:
         """Recall of sets of three phrases, a row for each kind."""
         known, dice, count = self.known, np.random.default_rng([self.seed, 2]), len(self.found.evidence)
         real = [[*{phrase for each in own if (phrase := known(each))}] for own in self.found.people]
@@ -192,8 +195,6 @@ class Bench:
         kinds["recall: most frequent"] = np.array(hits([known.frequent(MOST)] * count, real), float)
         chance = [hits(by_frequency(known, count, MOST, dice), real) for _ in range(CHANCE)]
         kinds["recall: drawn by frequency"] = np.mean(chance, axis=0)
-        binary = relevance(self.found.pairs, known, self.found.evidence, vectors, MOST)
-        kinds["recall: binary relevance"] = np.array(hits(binary, real), float)
         asked_of = [len(own) for own in real]
         return [
             self.row(name, float(own.sum() / sum(asked_of)), own.tolist(), asked_of, own_evidence=True)
@@ -266,7 +267,9 @@ def firsts(told: Sequence[Told], most: int) -> list[Told]:
     return kept
 
 
-def of_seed(bench: Bench, reading: Reading) -> tuple[list[Row], list[Row], dict[str, list[Told]]]:
+def of_seed(
+    bench: Bench, reading: Reading, binary: list[list[str]]
+) -> tuple[list[Row], list[Row], dict[str, list[Told]]]:
     """Figures of each arm, rows for claims, and the questions."""
     found, seed, count = bench.found, bench.seed, len(bench.found.evidence)
     public = [question for _, question in found.pairs]
@@ -290,21 +293,28 @@ def of_seed(bench: Bench, reading: Reading) -> tuple[list[Row], list[Row], dict[
     for most in SOURCES:
         rows.append(bench.row(f"source@{most}", *reading.tested(reading.sets.source, most, seed)))
         shown.append({"arm": f"source@{most}", "seed": seed, "accuracy": rows[-1]["accuracy"]})
-    predictions = {name: phrases for name, (phrases, _) in arms.items() if phrases}
-    return shown, rows + bench.recall_rows(predictions, reading.sets.vectors), told
+    predictions = {name: phrases for name, (phrases, _) in arms.items() if phrases} | {"binary relevance": binary}
+    return shown, rows + bench.recall_rows(predictions), told
 
 
 def divergences(told: Sequence[Mapping[str, list[Told]]], public: Sequence[str]) -> dict[str, list[list[float]]]:
     """Of each arm the KL of each seed, as it is and of evidence drawn anew, in the same way for every arm."""
     dice, found = np.random.default_rng(0), {name: list[list[float]]() for name in told[0]}
+    theirs = Counter(map(question_type, public))
     for own in told:
         evidence = 1 + max(number for each in own.values() for number, *_ in each)
         draws = [np.ones(evidence, int), *dice.multinomial(evidence, np.full(evidence, 1 / evidence), REPLICATES)]
         for name, each in own.items():
-            found[name].append(
-                [divergence((question for n, _, question in each for _ in range(draw[n])), public) for draw in draws]
-            )
+            found[name].append([divergence_of_types(_types(each, draw), theirs) for draw in draws])
     return found
+
+
+def _types(told: Sequence[Told], draw: Any) -> Counter[str]:
+    """The types of questions, each as often as its evidence was drawn."""
+    found = Counter[str]()
+    for number, _, question in told:
+        found[question_type(question)] += int(draw[number])
+    return +found
 
 
 def table(data: Path, seeds: Sequence[int], words: Sequence[str]) -> dict[str, Any]:
@@ -320,12 +330,16 @@ def table(data: Path, seeds: Sequence[int], words: Sequence[str]) -> dict[str, A
     benches = [
         Bench(sets(data, given.evidences, seed), backbone, given.work.absolute(), given.steps, seed) for seed in seeds
     ]
-    with ray_session(LOCAL):
-        for bench, name in product(benches, ARMS):
-            bench.arm(name)
-    found = [of_seed(bench, reading) for bench in benches]
+    if missing := [(bench, name) for bench, name in product(benches, ARMS) if not bench.path(name).exists()]:
+        with ray_session(LOCAL):
+            for bench, name in missing:
+                bench.arm(name)
+    pairs, evidence = sorted(benches[0].found.pairs), [text for bench in benches for text in bench.found.evidence]
+    binary = relevance(pairs, benches[0].known, evidence, reading.sets.vectors, MOST)
+    count = len(evidence) // len(benches)
+    found = [of_seed(bench, reading, binary[at * count : (at + 1) * count]) for at, bench in enumerate(benches)]
     shown, rows, told = ([*each] for each in zip(*found, strict=True))
-    public = sorted(question for _, question in benches[0].found.pairs)
+    public = [question for _, question in pairs]
     if given.asked:
         write_asked(given.asked, benches, told)
     every = [row for own in rows for row in own]

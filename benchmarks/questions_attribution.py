@@ -6,12 +6,12 @@
 `DIR` is that of benchmarks/squad.py, with `begin_attribution.parquet`. A judge learns from claims simulated from one
 half of XQuAD's titles, and is tested on those of the other half, in both directions, easy and harder; `words` reads
 words alone, and `tuned` an encoder too. `without B` is `words` without that variant in training. Rows of `tuned` take
-the first seed alone. `--prompts` asks the small base itself (questions_prompts.py) about 25 of the harder claims of each
-seed and direction; `words, few` are the judge's figures on the same claims. BEGIN: a dialogue's response as the answer;
-AUC of P(attributable) on its Wizard-of-Wikipedia test, without generic responses, learnt from simulated claims and its
-dev part; what words tell of such answers was chosen on the dev part. The product: of 1,000 questions 30% have another
-answer of their passage; how many of those called attributable are right, and how many of the right ones are called so.
-Trials that are in WORK already are not run again.
+the first seed alone. `--prompts` asks the small base itself (questions_prompts.py) about 25 of the harder claims of
+each seed and direction; `words, few` are the judge's figures on the same claims. BEGIN: a dialogue's response as the
+answer; AUC of P(attributable) on its Wizard-of-Wikipedia test, without generic responses, learnt from simulated claims
+and its dev part; what words tell of such answers was chosen on the dev part. The product: of 1,000 questions 30% have
+another answer of their passage; how many of those called attributable are right, and how many of the right ones are
+called so. Trials that are in WORK already are not run again.
 """
 
 import argparse
@@ -50,8 +50,8 @@ PAPER = {  # table 5.2, on AttrEval-Simulation: F1 attributable, contradictory, 
     "tuned Vicuna-13B": (66.2, 49.1, 78.6, 66.0),
 }
 WHY_D = (
-    "D is the lowest: without its answer in the passage it looks like C, which lacks it too and is as frequent, and with"
-    " another answer there like A and B. How near the question's words are to the answer finds most of B: four figures"
+    "D is the lowest: without its answer in the passage it looks like C, which lacks it too, and with another answer"
+    " there like A and B. How near the question's words are to the answer finds most of B: four figures"
     " without it had .53."
 )
 Rows = Sequence[dict[str, Any]]

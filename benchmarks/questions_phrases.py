@@ -75,7 +75,7 @@ def _fitted(
         pull = columns.T @ (expit(scores) - target) / len(columns) + penalty * weights
         return _loss(scores, target) + penalty / 2 * float((flat**2).sum()), pull.ravel()
 
-    found: Any = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 200})
+    found: Any = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 60})
     return np.asarray(found.x.reshape(shape))
 
 
