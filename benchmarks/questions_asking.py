@@ -22,10 +22,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -39,29 +39,29 @@ from squad import source_and_target
 
 from rayprivacy.auditing.scoring import ModelLoss
 from rayprivacy.core.console import nobody
-from rayprivacy.generation.settings import SamplingConfig, best_engine
-from rayprivacy.generation.text_writers import load_saved
+from rayprivacy.generation.settings import SamplingConfig
+from rayprivacy.generation.text_writers import WritingTask, load_saved, writer_of
+from rayprivacy.generation.writing import Prompts
 from rayprivacy.models.asked import Pair, asked
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.questions.asker import ASK, PREDICT, Writer, ask, behind, kept_asker, known_phrases, predicted
+from rayprivacy.questions.asker import ASK, PREDICT, Writer, behind, kept_asker, known_phrases, predicted
 from rayprivacy.questions.evidence import EVIDENCE
 from rayprivacy.questions.evidence_reader import beginning, scores, trained
 from rayprivacy.questions.phrases import Phrases, divergence, divergence_of_types, question_type
 from rayprivacy.questions.settings import AskerConfig, PhrasesConfig
-from rayprivacy.runs.recipe import LOCAL
-from rayprivacy.runs.session import ray_session
 
 MOST, MANY, SHOWN, TOKENS, REPLICATES = 3, 16, 6, 32, 200
 SOURCES, ORDERS = (250, 1000), 3
-ARMS: Mapping[str, tuple[str, SamplingConfig | None]] = {
-    "greedy": ("none", None),
-    "beam 3": ("none", None),
+GREEDY = SamplingConfig(max_tokens=TOKENS, top_k=1, top_p=1.0)
+ARMS: Mapping[str, tuple[str, SamplingConfig]] = {
+    "greedy": ("none", GREEDY),
+    "beam 3": ("none", GREEDY),
     "top-k 20": ("none", SamplingConfig(max_tokens=TOKENS, top_k=20, top_p=1.0)),
     "nucleus .95": ("none", SamplingConfig(max_tokens=TOKENS, top_k=2000, top_p=0.95)),
-    "qpp drawn": ("predicted", None),
-    "qpp greedy": ("greedy", None),
-    "qpp likeliest": ("predicted", None),
+    "qpp drawn": ("predicted", GREEDY),
+    "qpp greedy": ("greedy", GREEDY),
+    "qpp likeliest": ("predicted", GREEDY),
 }
 Row = dict[str, Any]
 Told = tuple[int, str, str]  # the number of an evidence, a phrase, a question behind it
@@ -98,6 +98,16 @@ def table_of(texts: Sequence[str]) -> pa.Table:
         "evidence_start": [0] * len(texts),
     }
     return pa.table({name: pa.array(values, EVIDENCE.field(name).type) for name, values in columns.items()})
+
+
+class Here(Writer):
+    """A writer in this process: Ray's start takes longer than a few hundred texts."""
+
+    def __call__(self, name: str, prompts: Prompts, sampling: SamplingConfig) -> list[tuple[int, str]]:
+        config = sampling.model_copy(update={"seed": crc32(f"{self.seed} {name}".encode())})
+        task = WritingTask(self.model.absolute(), config, "transformers", 1, self.model.absolute())
+        written = writer_of(task)([text for _, text in prompts], config)
+        return [(cell, text) for (cell, _), (text, reason) in zip(prompts, written, strict=True) if not reason]
 
 
 @dataclass(frozen=True)
@@ -142,13 +152,9 @@ class Bench:
     def _made(self, name: str) -> tuple[list[list[str]], list[Told]]:
         how, sampling = ARMS[name]
         asker, settings, known = self.asker(how)
-        model, texts = self.model(how), self.found.evidence
+        writer, texts = Here(self.model(how), self.work, 1, "transformers", self.seed), self.found.evidence
         if name == "beam 3":
-            return [], self._beams(model, asker)
-        work = self.work / f"{name} {self.seed}"
-        work.mkdir(exist_ok=True)
-        writer = Writer(model, work, 1, best_engine(self.backbone.model.config), self.seed)
-        evidence = table_of(texts)
+            return [], self._beams(writer.model, asker)
         if name == "qpp likeliest":
             prompts = [
                 (row, asked(PREDICT, text, writer.documents, asker.max_tokens)) for row, text in enumerate(texts)
@@ -156,10 +162,10 @@ class Bench:
             drawing = SamplingConfig(max_tokens=asker.question_tokens, top_p=1.0)
             draws = writer("draws", [each for each in prompts for _ in range(MANY)], drawing)
             phrases = likeliest(draws, len(texts), self.known, MOST)
-            table = behind(writer, evidence, phrases, asker, SamplingConfig(max_tokens=TOKENS, top_k=1, top_p=1.0))
         else:
-            table = ask(writer, evidence, asker, settings, known, sampling)
             phrases = predicted(writer, texts, asker, settings, known) if known else []
+        sets = phrases or [[""] * (1 if sampling is GREEDY else MOST)] * len(texts)
+        table = behind(writer, table_of(texts), sets, asker, sampling)
         return phrases, [(row["document"], row["phrase"], row["question"]) for row in table.to_pylist()]
 
     @torch.no_grad()
@@ -330,10 +336,6 @@ def table(data: Path, seeds: Sequence[int], words: Sequence[str]) -> dict[str, A
     benches = [
         Bench(sets(data, given.evidences, seed), backbone, given.work.absolute(), given.steps, seed) for seed in seeds
     ]
-    if missing := [(bench, name) for bench, name in product(benches, ARMS) if not bench.path(name).exists()]:
-        with ray_session(LOCAL):
-            for bench, name in missing:
-                bench.arm(name)
     pairs, evidence = sorted(benches[0].found.pairs), [text for bench in benches for text in bench.found.evidence]
     binary = relevance(pairs, benches[0].known, evidence, reading.sets.vectors, MOST)
     count = len(evidence) // len(benches)

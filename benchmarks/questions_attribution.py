@@ -1,12 +1,12 @@
 """The judge of answers (AttributionLens; Yue et al., EMNLP Findings 2023, chapter 5 of the thesis) on XQuAD and BEGIN.
 
     python benchmarks/questions_table.py --system attribution --data DIR --work WORK --seeds 0 1 2 [--encoder minilm-l6]
-        [--prompts] --json
+        [--prompts zero-shot few-shot] --json
 
 `DIR` is that of benchmarks/squad.py, with `begin_attribution.parquet`. A judge learns from claims simulated from one
 half of XQuAD's titles, and is tested on those of the other half, in both directions, easy and harder; `words` reads
 words alone, and `tuned` an encoder too. `without B` is `words` without that variant in training. Rows of `tuned` take
-the first seed alone. `--prompts` asks the small base itself (questions_prompts.py) about 25 of the harder claims of
+the first seed alone. `--prompts` asks the small base itself (questions_prompts.py) about 38 of the harder claims of
 each seed and direction; `words, few` are the judge's figures on the same claims. BEGIN: a dialogue's response as the
 answer; AUC of P(attributable) on its Wizard-of-Wikipedia test, without generic responses, learnt from simulated claims
 and its dev part; what words tell of such answers was chosen on the dev part. The product: of 1,000 questions 30% have
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 from questions_claims import difference, said
-from questions_prompts import EXAMPLES, PROMPTS, labels
+from questions_prompts import PROMPTS, SHOTS, labels
 from squad import splits
 
 from rayprivacy.models.backbone import load_backbone
@@ -40,7 +40,7 @@ from rayprivacy.questions.judge import Judge, trained_judge
 from rayprivacy.questions.overlap import Idf, words
 from rayprivacy.questions.settings import JudgeConfig
 
-ASKED, PLANTED, FEW = 1000, 0.3, 25
+ASKED, PLANTED, FEW = 1000, 0.3, 38
 PRECISION = 1  # of what words tell: the share of an answer's words that the reference has
 ARMS = ("majority", "words", "without B", "without C", "without D")
 PAPER = {  # table 5.2, on AttrEval-Simulation: F1 attributable, contradictory, extrapolatory, overall
@@ -145,12 +145,12 @@ class Halves:
         dice = np.random.default_rng([seed, way, 1])
         return [int(place) for place in dice.permutation(len(tests))[:FEW]]
 
-    def prompted(self, seed: int, way: int) -> list[dict[str, Any]]:
-        """The small base itself, by four prompts, without examples and with three."""
+    def prompted(self, how: str, seed: int, way: int) -> list[dict[str, Any]]:
+        """The small base itself, by four prompts, without examples or with three."""
         tests, backbone = simulated(self.rows[1 - way], self.find, seed=seed), load_backbone(ModelConfig())
         few, found = [tests[place] for place in self.few(tests, seed, way)], []
-        for (name, prompt), (how, examples) in product(PROMPTS.items(), (("zero-shot", ()), ("few-shot", EXAMPLES))):
-            said = labels(backbone, prompt, [each.claim for each in few], examples)
+        for name, prompt in PROMPTS.items():
+            said = labels(backbone, prompt, [each.claim for each in few], SHOTS[how])
             row = {"table": "harder", "seed": seed, "way": way, "arm": f"{how} {name}"}
             found.append(row | self.told(said, few, self.rows[1 - way]))
         return found
@@ -264,7 +264,7 @@ def table(data: Path, seeds: Sequence[int], words: Sequence[str]) -> dict[str, A
     parser = argparse.ArgumentParser()
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--encoder", help="add the row `tuned`, of this base")
-    parser.add_argument("--prompts", action="store_true", help="add rows of the base model without training")
+    parser.add_argument("--prompts", nargs="*", choices=SHOTS, default=[], help="add rows of the base model itself")
     given = parser.parse_args(words)
     given.work.mkdir(parents=True, exist_ok=True)
     parts = splits(data)
@@ -275,8 +275,8 @@ def table(data: Path, seeds: Sequence[int], words: Sequence[str]) -> dict[str, A
             path = given.work / f"{seed} {'harder' if harder else 'easy'} {way} {arm}.json"
             rows += kept(path, halves.trial, harder, seed, way, arm, None)
         rows += kept(given.work / f"{seed} begin.json", begin, data, halves, seed)
-    for seed, way in product(seeds, (0, 1)) if given.prompts else ():
-        rows += kept(given.work / f"{seed} prompts {way}.json", halves.prompted, seed, way)
+    for how, seed, way in product(given.prompts, seeds, (0, 1)):
+        rows += kept(given.work / f"{seed} {how} {way}.json", halves.prompted, how, seed, way)
     for way in (0, 1) if given.encoder else ():
         path = given.work / f"{seeds[0]} tuned {way}.json"
         rows += kept(path, halves.trial, True, seeds[0], way, "tuned", given.encoder)

@@ -4,7 +4,7 @@ The label is the one whose words the model finds likeliest behind the prompt, pe
 by hand, one of each label, and are no part of any test.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rayprivacy.auditing.scoring import ModelLoss
@@ -25,6 +25,7 @@ EXAMPLES: tuple[Example, ...] = (
     ),
     ("When was the mill sold? 1904", "The mill stands beside the river and ground corn for three villages.", LABELS[1]),
 )
+SHOTS: Mapping[str, Sequence[Example]] = {"zero-shot": (), "few-shot": EXAMPLES}
 
 
 @dataclass(frozen=True)
