@@ -1,24 +1,32 @@
 """Which phrases people's questions about an evidence begin with: an asker's predictions beside simple ones.
 
+    python benchmarks/questions_phrases.py --data DIR     # what needs no asker, on all sentences, in seconds
+
 All sets have as many phrases. What is *drawn* from a distribution hits less than its likeliest members do, however
 right the distribution is: so drawn phrases have a baseline that is drawn too, and the likeliest ones have one that is
 the same for every evidence.
 """
 
+import argparse
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.special import expit
+from squad import source_and_target
 
+from rayprivacy.evaluation.figures import mean_figure
 from rayprivacy.models.asked import Pair
 from rayprivacy.questions.phrases import Phrases, read
+from rayprivacy.questions.settings import PhrasesConfig
 
 Vectors = Callable[[Sequence[str]], npt.NDArray[Any]]
-CHANCE = 20  # draws by frequency alone, over which a recall is averaged
+MOST, CHANCE = 3, 20  # phrases of a set; draws by frequency alone, over which a recall is averaged
 PENALTIES = (1e-5, 1e-4, 1e-3)  # on squared weights; one is chosen on a tenth of the public evidence
 
 
@@ -82,3 +90,37 @@ def _fitted(
 def hits(predicted: Sequence[Sequence[str]], real: Sequence[Sequence[str]]) -> list[int]:
     """How many of the phrases of an evidence's real questions are in its set."""
     return [len({*ours} & {*theirs}) for ours, theirs in zip(predicted, real, strict=True)]
+
+
+def of_all(data: Path) -> dict[str, Any]:
+    """Recall of sets of three on all sentences that may be asked about, without an asker: frequent, and drawn so."""
+    source, target = source_and_target(data)
+    known, about = Phrases.of((row["question"] for row in source), PhrasesConfig()), dict[str, set[str]]()
+    for row in target:
+        if 5 <= len(row["sentence"].split()) <= 60 and (phrase := known(row["question"])):
+            about.setdefault(row["sentence"], set()).add(phrase)
+    real, dice = [*map(sorted, about.values())], np.random.default_rng(0)
+    frequent = np.array(hits([known.frequent(MOST)] * len(real), real), float)
+    chance = np.mean([hits(by_frequency(known, len(real), MOST, dice), real) for _ in range(CHANCE)], axis=0)
+    count = np.array([*map(len, real)])
+
+    def shown(found: npt.NDArray[np.float64]) -> list[float]:
+        figure = mean_figure(found / count, np.arange(len(count)), 0, count)
+        return [round(float(each), 4) for each in (figure.value, figure.low, figure.high)]
+
+    return {
+        "sentences": len(real),
+        "phrases of people": int(count.sum()),
+        "phrases known": len(known.counts),
+        "recall and its interval over sentences": {
+            "the most frequent": shown(frequent),
+            "drawn by frequency": shown(chance),
+            "difference": shown(chance - frequent),
+        },
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    print(json.dumps(of_all(parser.parse_args().data), indent=1, allow_nan=False))
