@@ -10,6 +10,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rayprivacy.evaluation.figures import mean_figure
 
@@ -36,17 +37,30 @@ def difference(rows: Sequence[Row], one: str, other: str) -> dict[str, Any] | No
     seeds = sorted(set(sides[0]) & set(sides[1]))
     if not seeds:
         return None
-    by_seed = [sides[0][seed]["accuracy"] - sides[1][seed]["accuracy"] for seed in seeds]
-    asked = np.array(sides[0][seeds[0]]["asked_by_article"])
-    right = np.mean(
-        [np.subtract(sides[0][seed]["right_by_article"], sides[1][seed]["right_by_article"]) for seed in seeds], axis=0
-    )
-    articles = mean_figure(right / asked, np.arange(len(asked)), 0, asked)
+    pairs = [(sides[0][seed], sides[1][seed]) for seed in seeds]
+    by_seed = [ours["accuracy"] - theirs["accuracy"] for ours, theirs in pairs]
+    ours, theirs = (np.concatenate([_shares(pair[side]) for pair in pairs]) for side in (0, 1))
+    asked = np.concatenate([pair[0]["asked_by_article"] for pair in pairs])
+    named = [name for pair in pairs for name in pair[0].get("articles", range(len(pair[0]["asked_by_article"])))]
+    users = np.unique(np.array([str(name) for name in named]), return_inverse=True)[1]
+    articles = mean_figure(ours - theirs, users, 0, asked)
     return {
         "difference": round(mean(by_seed), 4),
         "paired_se": round(stdev(by_seed) / len(seeds) ** 0.5, 4) if len(seeds) > 1 else None,
         "interval_over_articles": [round(float(end), 4) for end in (articles.low, articles.high)],
     }
+
+
+def _shares(row: Row) -> npt.NDArray[np.float64]:
+    """Of each article; one that nothing was asked about has no weight."""
+    return np.divide(row["right_by_article"], np.maximum(row["asked_by_article"], 1))
+
+
+def said(claim: Row) -> str:
+    """A claim in a line of text, and why it failed if it did."""
+    figures = {name: figure for name, figure in claim.items() if name not in ("claim", "must", "held", "why")}
+    state = ("held" if claim["held"] else "FAILED") if claim["must"] else ("so" if claim["held"] else "not so")
+    return f"{state:<6}  {claim['claim']}  {figures}" + (f"  {claim['why']}" if claim.get("why") else "")
 
 
 def qve(rows: Sequence[Row], selections: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:

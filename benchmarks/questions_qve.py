@@ -18,7 +18,7 @@ people's questions about the same sentences.
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import process_time
@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
-from questions_claims import QVE_PAPER, qve
+from questions_claims import QVE_PAPER, qve, said
 from squad import sentence_windows, source_and_target, splits
 
 from rayprivacy.models.backbone import load_backbone
@@ -60,9 +60,11 @@ class Sets:
     asked: QuestionSet | None
     people: QuestionSet | None
     likelihood: npt.NDArray[np.float64] | None
+    vectors: Callable[[Sequence[str]], Array]
+    about_target: Callable[[Sequence[dict[str, Any]]], QuestionSet]  # of rows of question and sentence
 
 
-def sets(data: Path, asked: Path | None) -> Sets:
+def sets(data: Path, asked: Path | None = None) -> Sets:
     """All of them, with vectors and idf of the passages of source and target."""
     source, target = source_and_target(data)
     annotated = splits(data)
@@ -76,8 +78,14 @@ def sets(data: Path, asked: Path | None) -> Sets:
 
     vectors = SentenceVectors.of(table, spelt(known))
 
+    def vectors_of(texts: Sequence[str]) -> Array:
+        return vectors(spelt(texts))
+
     def arrays(rows: Rows) -> QuestionSet:
-        return QuestionSet.of(rows, lambda texts: vectors(spelt(texts)), idf)
+        return QuestionSet.of(rows, vectors_of, idf)
+
+    def about_target(rows: Sequence[dict[str, Any]]) -> QuestionSet:
+        return arrays(_of_windows(rows, windows[1]))
 
     squad = [_of_squad(rows) for rows in (annotated.annotations, annotated.heldout)]
     articles = [
@@ -91,9 +99,11 @@ def sets(data: Path, asked: Path | None) -> Sets:
         *(arrays(_of_windows(rows, each)) for rows, each in zip((source, target), windows, strict=True)),
         *map(arrays, squad),
         *articles,
-        arrays(_of_windows(own, windows[1])) if own else None,
-        arrays(_of_windows([row for row in target if row["sentence"] in about], windows[1])) if own else None,
+        about_target(own) if own else None,
+        about_target([row for row in target if row["sentence"] in about]) if own else None,
         likelihood,
+        vectors_of,
+        about_target,
     )
 
 
@@ -327,8 +337,4 @@ def shown(found: dict[str, Any]) -> list[str]:
     lines = [
         f"{noise:>6}  {arm:<12} {figure:.4f}" for noise, arms in found["means"].items() for arm, figure in arms.items()
     ]
-    for claim in found["claims"]:
-        figures = {name: figure for name, figure in claim.items() if name not in ("claim", "must", "held")}
-        state = ("held" if claim["held"] else "FAILED") if claim["must"] else ("so" if claim["held"] else "not so")
-        lines.append(f"{state:<6}  {claim['claim']}  {figures}")
-    return [*lines, f"an iteration: {found['speed']}"]
+    return [*lines, *map(said, found["claims"]), f"an iteration: {found['speed']}"]

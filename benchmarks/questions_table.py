@@ -11,14 +11,19 @@ import json
 from importlib import import_module
 from pathlib import Path
 
-SYSTEMS = {"qve": "questions_qve", "cmore": "questions_cmore"}
+SYSTEMS = {
+    "cmore": "questions_cmore",
+    "attribution": "questions_attribution",
+    "cliniqg": "questions_asking",
+    "qve": "questions_qve",
+}
 
 
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--system", choices=SYSTEMS, required=True)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--json", action="store_true")
     arguments, others = parser.parse_known_args(words)
     system = import_module(SYSTEMS[arguments.system])

@@ -150,6 +150,14 @@ def ask(
         sets = [[""] * (1 if sampling.top_k == 1 else how.most)] * len(texts)
     else:
         sets = predicted(writer, texts, asker, how, known)
+    return behind(writer, evidence, sets, asker, sampling)
+
+
+def behind(
+    writer: Writer, evidence: pa.Table, sets: Sequence[Sequence[str]], asker: AskerConfig, sampling: SamplingConfig
+) -> pa.Table:
+    """A question behind each phrase of each evidence; one that is empty is begun by the asker."""
+    texts = evidence["evidence"].to_pylist()
     begun = [(row, phrase) for row, own in enumerate(sets) for phrase in own]
     prompts = [
         (cell, asked(ASK, texts[row], writer.documents, asker.max_tokens, phrase))

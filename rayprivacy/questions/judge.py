@@ -7,6 +7,7 @@ nearest to it. The regression learns from claims that the encoder has not seen, 
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +36,10 @@ _STACKED = 4  # every fourth question is kept from the encoder, and the regressi
 
 
 def told_by_words(claim: Claim, idf: Idf) -> list[float]:
-    """What the words of a claim and its reference tell: eight figures.
+    """What the words of a claim and its reference tell: ten figures.
+
+    The last two are of answers that are statements, such as a dialogue's: what counts there is how many words the
+    reference lacks. Of a name, its not being there says more than any share of words does.
 
     >>> told = told_by_words(Claim("Who won?", "the Jets", "Jets won. It rained."), Idf({}, 1.0))
     >>> told[:5]  # the answer and its words are there; of the question half is in the text, and in two best sentences
@@ -47,19 +51,22 @@ def told_by_words(claim: Claim, idf: Idf) -> list[float]:
     own = [overlap for piece, overlap in zip(pieces, overlaps, strict=True) if holds(piece, answer)]
     peak, near = _nearness(claim, idf)
     said, there, inside = normalised(answer).split(), set(normalised(reference).split()), holds(reference, answer)
+    found = sum(word in there for word in said)
     return [
         float(inside),
-        sum(word in there for word in said) / max(1, len(said)),
+        found / max(1, len(said)),
         idf.overlap(question, reference),
         max(overlaps, default=0.0),
         max(own, default=0.0),
         peak,
         near - peak if inside else 0.0,
         float(holds(question, answer)),
+        math.log1p(len(said)),
+        math.log1p(len(said) - found),
     ]
 
 
-TOLD = 8
+TOLD = 10
 
 
 def _nearness(claim: Claim, idf: Idf) -> tuple[float, float]:
@@ -153,6 +160,8 @@ class Judge:
             content = json.loads((Path(folder) / _FILE).read_text())
             idf = Idf(dict(content["idf"]["weights"]), float(content["idf"]["unseen"]))
             judge, tokens = Judge(idf, np.array(content["weights"]), content["agreement"]), content["max_tokens"]
+            if len(judge.weights) != TOLD + 2 + len(LABELS) * bool(tokens):
+                raise ValueError("another number of figures")
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ConfigError(f"{folder} holds no judge that can be read ({type(error).__name__}): name one.") from None
         return replace(judge, encoder=ClaimEncoder.load(str(folder), tokens)) if tokens else judge

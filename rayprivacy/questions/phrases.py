@@ -90,7 +90,11 @@ def divergence(questions: Iterable[str], public: Iterable[str]) -> float:
     Each type counts half a public question more than there are, so that one that public questions lack costs much and
     not everything.
     """
-    ours, theirs = (Counter(map(question_type, each)) for each in (questions, public))
+    return divergence_of_types(*(Counter(map(question_type, each)) for each in (questions, public)))
+
+
+def divergence_of_types(ours: Counter[str], theirs: Counter[str]) -> float:
+    """The same of types that are counted."""
     whole = theirs.total() + (len(TYPES) + 1) / 2
     shares = {kind: count / ours.total() for kind, count in ours.items()}
     return 100 * math.fsum(

@@ -16,7 +16,7 @@ from rayprivacy.questions.entities import by_rules
 
 pytest.importorskip("bm25s")
 from rayprivacy.questions.attribution import LABEL_OF, LABELS, Claim, simulated
-from rayprivacy.questions.judge import nearest, trained_judge
+from rayprivacy.questions.judge import nearest, told_by_words, trained_judge
 from rayprivacy.questions.overlap import Idf, words
 from rayprivacy.questions.settings import JudgeConfig
 
@@ -139,7 +139,7 @@ def test_a_saved_judge_with_an_encoder_says_the_same(tmp_path):
     config = JudgeConfig(encoder=str(base), epochs=1, batch=16, max_tokens=48)
     judge = learnt(ROWS[:32], config, progress=steps.append)
     assert steps[-1] == len(steps) > 3
-    assert judge.weights.shape == (8 + 1 + 3 + 1, 3)
+    assert judge.weights.shape == (10 + 1 + 3 + 1, 3)
     judge.save(tmp_path / "judge")
     claims = [each.claim for each in simulated(ROWS[:8], find)]
     assert (rp.Judge.load(tmp_path / "judge").probabilities(claims) == judge.probabilities(claims)).all()
@@ -207,9 +207,16 @@ def test_bad_input_is_one_sentence(tmp_path, name):
     assert "\n" not in str(refused.value)
 
 
-def test_a_damaged_judge_is_refused(by_words, tmp_path):
+def test_of_a_statement_the_words_are_counted_and_those_that_the_reference_lacks():
+    told = told_by_words(Claim("Who?", "Ann won the cup twice", "Ann won a cup."), Idf({}, 1.0))
+    assert len(told) == 10
+    assert told[-2:] == pytest.approx([np.log(5), np.log(2)])
+
+
+@pytest.mark.parametrize("damaged", [{"idf": None}, {"weights": [[0.0] * 3] * 10}])
+def test_a_damaged_judge_is_refused(by_words, tmp_path, damaged):
     by_words.save(tmp_path)
     file = tmp_path / "judge.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"idf": None}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | damaged))
     with pytest.raises(ConfigError, match="holds no judge that can be read"):
         rp.Judge.load(tmp_path)
