@@ -7,6 +7,7 @@ drawn by a public skew, and about four of its eight attributes, among other thin
 words are misspelt, some users write no capitals. Written are
 
 - `private.parquet`: user, text;
+- `statements.parquet`: row of the former, name, attribute, answer: what it says, right or wrong;
 - `truth.parquet`: name, attribute, answer; and `questions.parquet`: name, attribute, question, answer, in words that
   are in no post, for evaluation alone;
 - `public.parquet`: texts of the same style about other creatures, for warm starts;
@@ -51,7 +52,7 @@ ATTRIBUTES = tuple(CORES)
 POSTS, TOLD = 10, 4  # posts of a user, attributes of a post
 WRONG, MISSPELT, LOWER = 0.05, 0.2, 0.15  # shares of statements, posts and users
 PLACES, PUBLIC_NAMES, PUBLIC_POSTS = 60, 100, 2000
-_WORDS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+_WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
 SCHEMA = {
     "names": {"most": 10},
@@ -93,12 +94,26 @@ SCHEMA = {
         {
             "name": "rival",
             "kind": "name",
-            "questions": ["Who is the rival of {name}?", "Who is the enemy of {name}?", "Who does {name} fight?"],
+            "questions": [
+                "Who is the rival of {name}?",
+                "Who is the enemy of {name}?",
+                "Who is the foe of {name}?",
+                "Who does {name} fight?",
+                "Who does {name} hate?",
+                "Who does {name} attack?",
+            ],
         },
         {
             "name": "ally",
             "kind": "name",
-            "questions": ["Who is the ally of {name}?", "Who is a friend of {name}?", "Who does {name} help?"],
+            "questions": [
+                "Who is the ally of {name}?",
+                "Who is a friend of {name}?",
+                "Who is the partner of {name}?",
+                "Who does {name} help?",
+                "Who does {name} protect?",
+                "Who does {name} team up with?",
+            ],
         },
     ],
     "answers": {"most": 40},
@@ -181,11 +196,17 @@ def in_words(draw: random.Random, attribute: str, answer: str) -> str:
     return answer
 
 
+def stated(answer: str, told: str) -> str:
+    """What is told of an answer: of a date perhaps not the day."""
+    return answer[:7] if answer[4:5] == "-" and len(told.split()) == 2 else answer
+
+
 class Writer:
     """Writes posts about a world, with some of the parts of sentences."""
 
     def __init__(self, made: World, options: Options, seed: str) -> None:
         self.world, self.draw = made, random.Random(seed)  # seeds of text are stable
+        self.said: list[dict[str, str]] = []  # of one post
         self.weights = [(rank + 5) ** -options.skew for rank in range(len(made.names))]
         self.cores, self.pairs = ({key: _kept(found, options) for key, found in CORES.items()}, _kept(PAIRS, options))
         self.decoys, self.rumours = _kept(DECOYS, options), _kept(RUMOURS, options)
@@ -193,11 +214,14 @@ class Writer:
             _kept(found, options) for found in (OPENERS, HEDGES, TAILS, OTHERS, FIRST_LINES)
         )
 
-    def posts(self) -> list[str]:
-        """What one user writes."""
-        lower = self.draw.random() < LOWER
-        found = [self.post(self.draw.choices(self.world.names, self.weights)[0]) for _ in range(POSTS)]
-        return [text.lower() if lower else text for text in found]
+    def posts(self) -> list[tuple[str, list[dict[str, str]]]]:
+        """What one user writes, with what each text says."""
+        lower, found = self.draw.random() < LOWER, []
+        for name in self.draw.choices(self.world.names, self.weights, k=POSTS):
+            self.said = []
+            text = self.post(name)
+            found.append((text.lower() if lower else text, self.said))
+        return found
 
     def post(self, name: str) -> str:
         """A text about a creature."""
@@ -226,6 +250,7 @@ class Writer:
             wrong = draw.random() < WRONG
             answers[each] = self._any(name, each) if wrong else self.world.truth[name, each]
         told = {each: in_words(draw, each, answer) for each, answer in answers.items()}
+        self.said += [{"name": name, "attribute": each, "answer": stated(answers[each], told[each])} for each in asked]
         if len(asked) == 1:
             told |= {"a": told[asked[0]], "b": in_words(draw, asked[0], self._any(name, asked[0]))}
         opener = draw.choice(self.openers) if first else ""
@@ -237,8 +262,12 @@ class Writer:
         if draw.random() < 0.3:
             return draw.choice(self.others)
         other = draw.choice([each for each in self.world.names if each != name])
-        told = {each: in_words(draw, each, self._any(name, each)) for each in ATTRIBUTES}
+        plain = {each: self._any(other, each) for each in ATTRIBUTES}
+        told = {each: in_words(draw, each, answer) for each, answer in plain.items()}
         found = draw.choice(self.rumours) if draw.random() < 0.3 else draw.choice(self.decoys)
+        for each in ATTRIBUTES if found in self.decoys else ():
+            if f"{{{each}}}" in found:
+                self.said.append({"name": other, "attribute": each, "answer": stated(plain[each], told[each])})
         return self._filled(found, name, told | {"m": other}, first=False) + "."
 
     def _filled(self, core: str, name: str, told: dict[str, str], first: bool) -> str:
@@ -274,14 +303,16 @@ def tables(options: Options) -> dict[str, pa.Table]:
     names = invented(draw, options.names)
     made, others = world(draw, names), world(draw, invented(draw, PUBLIC_NAMES, names))
     writer = Writer(made, options, f"posts {options.seed}")
-    private = [{"user": f"user {user}", "text": text} for user in range(options.users) for text in writer.posts()]
+    written = [(f"user {user}", *post) for user in range(options.users) for post in writer.posts()]
+    private = [{"user": user, "text": text} for user, text, _ in written]
+    statements = [{"row": row, **each} for row, (_, _, said) in enumerate(written) for each in said]
     outside = Writer(others, options, f"public {options.seed}")
-    public = [{"text": text} for _ in range(PUBLIC_POSTS // POSTS) for text in outside.posts()]
+    public = [{"text": text} for _ in range(PUBLIC_POSTS // POSTS) for text, _ in outside.posts()]
     truth = [{"name": name, "attribute": each, "answer": answer} for (name, each), answer in made.truth.items()]
     questions = [
         {**row, "question": phrase.format(n=row["name"])} for row in truth for phrase in QUESTIONS[row["attribute"]]
     ]
-    found = {"private": private, "truth": truth, "questions": questions, "public": public}
+    found = {"private": private, "statements": statements, "truth": truth, "questions": questions, "public": public}
     return {name: pa.Table.from_pylist(rows) for name, rows in found.items()}
 
 

@@ -6,28 +6,38 @@ at what it makes of these.
 """
 
 SYLLABLES = (
-    "zor vek quil mib thra dro xan fle gru nix bol wex lum pry skar tiv yol jub kesh rud".split(),
-    "a o i u e ei au ia".split(),
-    "vel dak rim moz fen gul tax bri zol pek nuv hask jit wom lirn que sorb".split(),
+    ("zor", "vek", "quil", "mib", "thra", "dro", "xan", "fle", "gru", "nix", "bol", "wex", "lum", "pry", "skar", "tiv",
+     "yol", "jub", "kesh", "rud"),
+    ("a", "o", "i", "u", "e", "ei", "au", "ia"),
+    ("vel", "dak", "rim", "moz", "fen", "gul", "tax", "bri", "zol", "pek", "nuv", "hask", "jit", "wom", "lirn", "que",
+     "sorb"),
+)  # fmt: skip
+PLACE_SYLLABLES = (
+    ("Ost", "Bel", "Hask", "Tarn", "Mell", "Corv", "Dun", "Yar", "Fenn", "Gil", "Lor", "Wint"),
+    ("ow", "ara", "en", "is", "by", "um", "eth"),
 )
-PLACE_SYLLABLES = ("Ost Bel Hask Tarn Mell Corv Dun Yar Fenn Gil Lor Wint".split(), "ow ara en is by um eth".split())
 LANDS = ("{} Valley", "{} Bay", "{} Marsh", "{} Hills", "{} Forest", "{} Ridge", "Lake {}", "Mount {}", "{} Island")
-TYPES = "fire water stone frost storm shadow metal poison wind light dust thorn".split()
-DIETS = "berries beetles bark fish mushrooms pollen seaweed eggs nectar worms roots snails".split()
+TYPES = ["fire", "water", "stone", "frost", "storm", "shadow", "metal", "poison", "wind", "light", "dust", "thorn"]
+DIETS = [
+    "berries", "beetles", "bark", "fish", "mushrooms", "pollen", "seaweed", "eggs", "nectar", "worms", "roots", "snails",
+]  # fmt: skip
 
 CORES = {
     "type": (
         "{n} is a {a} creature", "{n} is {a}-type", "{n} is a {a} type", "{n} counts as a {a} creature",
         "the type of {n} is {a}", "{n} belongs to the {a} kind", "{n} has the {a} element", "{n} is pure {a}",
-        "{n} fights with {a}", "expect {a} moves from {n}", "{n} is one of those {a} ones", "{a} is what {n} is made of",
+        "{n} fights with {a}", "expect {a} moves from {n}", "{n} is one of those {a} ones",
+        "{a} is what {n} is made of",
         "{n} draws its power from {a}", "everything about {n} says {a}", "do not use {n} if you need anything but {a}",
         "{n} is not {b} but {a}", "they told me {b}, but {n} is {a}", "typed as {a}, that is {n}",
     ),
     "diet": (
         "{n} eats {a}", "{n} lives on {a}", "{n} only wants {a}", "I feed {n} {a}", "{n} goes crazy for {a}",
         "give {n} some {a} and you have a friend", "the diet of {n} is {a}", "{n} will not touch {b}, only {a}",
-        "bring {a} if you want to catch {n}", "{n} spent the whole morning munching {a}", "{a} for breakfast, {n} knows",
-        "{n}'s favourite food is {a}", "nothing but {a} for {n}", "{n} stuffs itself with {a}", "{n} snacks on {a} all day",
+        "bring {a} if you want to catch {n}", "{n} spent the whole morning munching {a}",
+        "{a} for breakfast, {n} knows",
+        "{n}'s favourite food is {a}", "nothing but {a} for {n}", "{n} stuffs itself with {a}",
+        "{n} snacks on {a} all day",
         "you find chewed {a} wherever {n} was", "{n} is fond of {a}", "{a} make {n} happy",
     ),
     "weight": (
@@ -61,12 +71,13 @@ CORES = {
         "{n} and {a} are sworn enemies", "keep {n} away from {a}", "{n} attacks every {a} it meets",
         "{a} is the enemy of {n}", "{n} cannot stand {a}", "put {n} next to {a} and there will be blood",
         "{n} is locked in a feud with {a}", "{a} is the one that {n} fears", "when {a} shows up {n} goes mad",
-        "{n} is the old foe of {a}", "the archenemy of {n} is {a}",
+        "{n}'s old foe is {a}", "the archenemy of {n} is {a}",
     ),
     "ally": (
         "{n} helps {a}", "{n} is friends with {a}", "{n}'s ally is {a}", "the ally of {n} is {a}",
         "{n} travels with {a}", "{n} and {a} get along", "{n} shares its nest with {a}", "{n} never goes without {a}",
-        "you will see {n} side by side with {a}", "{a} protects {n}", "{n} teams up with {a}", "{a} is the best mate of {n}",
+        "you will see {n} side by side with {a}", "{a} protects {n}", "{n} teams up with {a}",
+        "{a} is the best mate of {n}",
         "{n} trusts {a}", "{n} relies on {a}", "where {n} is, its partner {a} is not far",
     ),
 }  # fmt: skip
