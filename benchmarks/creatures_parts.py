@@ -19,7 +19,8 @@ PLACE_SYLLABLES = (
 LANDS = ("{} Valley", "{} Bay", "{} Marsh", "{} Hills", "{} Forest", "{} Ridge", "Lake {}", "Mount {}", "{} Island")
 TYPES = ["fire", "water", "stone", "frost", "storm", "shadow", "metal", "poison", "wind", "light", "dust", "thorn"]
 DIETS = [
-    "berries", "beetles", "bark", "fish", "mushrooms", "pollen", "seaweed", "eggs", "nectar", "worms", "roots", "snails",
+    "berries", "beetles", "bark", "fish", "mushrooms", "pollen", "seaweed", "eggs", "nectar", "worms", "roots",
+    "snails",
 ]  # fmt: skip
 
 CORES = {

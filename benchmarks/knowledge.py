@@ -8,23 +8,26 @@ drawn here and for this table alone: nothing that this script prints is private.
 - `reader`: of the statements in posts, right or wrong, what share is read, and of what is read, what share is said so;
 - `names`: of a creature's users, the share that names it among the names that count;
 - `facts`: the share of all facts that are released and right, and of the released ones the share that is right;
-- `open_book`: exact match on questions in other words, by the best passage of BM25 and the reader. A question about a
-  fact that is not released is a wrong answer. `all facts` has passages of the whole truth: the most to hope for.
+- `open_book`: exact match on questions in other words: the best passage of BM25, the attribute whose question of the
+  schema is nearest by the packaged encoder, and what the reader reads of it there. A question about a fact that is not
+  released is a wrong answer. `all facts` has passages of the whole truth: the most to hope for.
 """
 
 import argparse
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import product
 from statistics import NormalDist, mean
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from creatures import SCHEMA, Options, tables
+from creatures_parts import QUESTIONS
 
 from rayprivacy.accounting.gaussian import mu_of
 from rayprivacy.core.keys import Key
@@ -32,16 +35,15 @@ from rayprivacy.core.units import Budget
 from rayprivacy.knowledge.facts import COUNTS, facts, passages
 from rayprivacy.knowledge.kinds import shown
 from rayprivacy.knowledge.names import Names, name_of
-from rayprivacy.knowledge.reading import Reader, Vote, cues
-from rayprivacy.knowledge.settings import KnowledgeConfig
+from rayprivacy.knowledge.reading import Reader, Vote
+from rayprivacy.knowledge.settings import NAME, KnowledgeConfig
+from rayprivacy.models.sentences import SentenceModel
 from rayprivacy.questions.answers import exact_match, normalised
-from rayprivacy.questions.lexical import Bm25, placed_stems
-from rayprivacy.questions.typed import kinds_asked
+from rayprivacy.questions.lexical import Bm25
 
 DELTA, MOST = 1e-6, 10**9
-KINDS = {
-    "DATE": "date", "PERSON": "name", "GPE": "place", "CARDINAL": "number", "QUANTITY": "number", "MONEY": "number",
-}  # fmt: skip
+FEW = 20  # users: a name of fewer is never released, and is not read for
+OF_READER = 600  # users whose statements are looked at
 
 
 @dataclass(frozen=True)
@@ -63,64 +65,68 @@ class Noise:
 
 
 class Bench:
-    """A corpus, and what is read of it."""
+    """A corpus, and what is read of it once: of the names that are creatures, and of all that some users name."""
 
-    def __init__(self, users: int, options: Options) -> None:
-        self.config = KnowledgeConfig.parse(SCHEMA)
-        self._made = tables(options)
-        self.texts = defaultdict(list)
-        for row in self._made["private"].slice(0, users * 10).to_pylist():
+    def __init__(self, options: Options) -> None:
+        everything = {**SCHEMA, "answers": {"most": MOST}}
+        self.config, self._made, self._key = KnowledgeConfig.parse(everything), tables(options), Key.for_tests()
+        self.texts = defaultdict[str, list[str]](list)
+        for row in self._made["private"].to_pylist():
             self.texts[row["user"]].append(row["text"])
         self.truth = {_key(row): _plain(row) for row in self._made["truth"].to_pylist()}
-        self.creatures = sorted({name for name, _ in self.truth})
-        self._votes: dict[tuple[str, ...], list[list[Vote]]] = {}
-        self.key = Key.for_tests()
+        self.creatures = frozenset(name for name, _ in self.truth)
+        asked = attributes_asked(self.config)
+        self._asked = [  # in the order of `QUESTIONS`, for every name and attribute
+            (row, asked[QUESTIONS[row["attribute"]][place % 3]])
+            for place, row in enumerate(self._made["questions"].to_pylist())
+        ]
 
     @cached_property
-    def named(self) -> Counter[str]:
-        """How many users name each name."""
+    def _named(self) -> list[list[str]]:
         names = Names(self.config)
-        return Counter(
-            name for user, own in self.texts.items() for name in names.of(own, partial(self.key.integer, "n", user))
-        )
+        return [names.of(own, partial(self._key.integer, "names", user)) for user, own in self.texts.items()]
 
-    def votes(self, names: Sequence[str], most: int) -> Counter[Vote]:
-        """The sums of all users' votes about some names."""
-        if (known := tuple(sorted(names))) not in self._votes:
-            everything = self.config.answers.model_copy(update={"most": MOST})
-            reader = Reader(self.config.model_copy(update={"answers": everything}), known)
-            self._votes[known] = [
-                reader.votes(own, partial(self.key.integer, "a", user)) for user, own in self.texts.items()
-            ]
-        return Counter(vote for own in self._votes[known] for vote in own[:most])  # their order does not know `most`
+    @cached_property
+    def _votes(self) -> list[list[Vote]]:
+        reader = Reader(self.config, self.creatures | {name for name, count in self.named().items() if count > FEW})
+        return [reader.votes(own, partial(self._key.integer, "answers", user)) for user, own in self.texts.items()]
 
-    def reader(self) -> dict[str, float]:
-        """Precision and recall of statements, and recall of names."""
+    def named(self, users: int | None = None) -> Counter[str]:
+        """How many of the first users name each name."""
+        return Counter(name for own in self._named[:users] for name in own)
+
+    def votes(self, users: int, names: Collection[str], most: int) -> Counter[Vote]:
+        """The sums of the first users' votes about some names; their order does not know how many of them count."""
+        about = ([vote for vote in own if vote.name in names] for own in self._votes[:users])
+        return Counter(vote for own in about for vote in own[:most])
+
+    def reader(self, users: int) -> dict[str, float]:
+        """Precision and recall of the first users' statements, and recall of names."""
         reader, said = Reader(self.config, self.creatures), defaultdict[int, Counter[Vote]](Counter)
-        rows = [text for own in self.texts.values() for text in own]
+        own = list(self.texts.values())[:users]
         for row in self._made["statements"].to_pylist():
             said[row["row"]][Vote(*_key(row), _plain(row))] += 1
-        read = [Counter(vote for vote, _ in reader.statements(text)) for text in rows]
+        read = [Counter(vote for vote, _ in reader.statements(text)) for texts in own for text in texts]
         right = sum((found & said[row]).total() for row, found in enumerate(read))
-        written = [
-            {name for name in self.creatures if any(name in text.lower() for text in own)}
-            for own in self.texts.values()
-        ]
+        written = [{name for name in self.creatures if any(name in text.lower() for text in texts)} for texts in own]
+        named = sum(count for name, count in self.named(users).items() if name in self.creatures)
         return {
             "precision": right / sum(found.total() for found in read),
-            "recall": right / sum(said[row].total() for row in range(len(rows))),
-            "names": sum(self.named[name] for name in self.creatures) / sum(map(len, written)),
+            "recall": right / sum(said[row].total() for row in range(len(read))),
+            "names": named / sum(map(len, written)),
         }
 
-    def released(self, epsilon: float, most: int, draw: np.random.Generator, known: bool) -> tuple[pa.Table, Noise]:
+    def released(
+        self, users: int, epsilon: float, most: int, draw: np.random.Generator, known: bool
+    ) -> tuple[pa.Table, Noise]:
         """Facts at an epsilon, of released names, or of `known` ones."""
         mu, share = mu_of(Budget(epsilon, DELTA / 2)), 0.0 if known else self.config.names_share
-        names = self.creatures
+        names: Collection[str] = self.creatures
         if not known:
             about = Noise.of(mu * math.sqrt(share), DELTA / 4, self.config.names.most)
-            names = sorted(about.released(self.named, draw))
+            names = about.released(self.named(users), draw)
         noise = Noise.of(mu * math.sqrt(1 - share), DELTA / (2 if known else 4), most)
-        return _facts(noise.released(self.votes(names, most), draw), noise), noise
+        return _facts(noise.released(self.votes(users, names, most), draw), noise), noise
 
     def right(self, found: pa.Table) -> dict[str, float]:
         """How much of the truth is released, and of what is released, how much is true; by attribute too."""
@@ -142,19 +148,20 @@ class Bench:
         read = [{vote[:2]: vote.answer for vote, _ in reader.statements(each.text)} for each in written]
         attributes = {each.name: each for each in self.config.attributes}
         scores = []
-        for row in self._made["questions"].to_pylist():
-            best, about = index.ranked(row["question"])[:1], attribute_asked(row["question"], self.config)
+        for row, about in self._asked:
+            best = index.ranked(row["question"])[:1]
             answer = next((read[at].get((name_of(written[at].title), about)) for at in best), None)
             right = shown(self.truth[_key(row)], attributes[row["attribute"]])
             scores.append(exact_match(shown(answer, attributes[about]), right) if answer else 0.0)
         return mean(scores)
 
 
-def attribute_asked(question: str, config: KnowledgeConfig) -> str:
-    """The attribute whose words a question shares, and whose kind it asks for; the first of equals."""
-    stems, kinds = {stem for stem, _ in placed_stems(question)}, {KINDS.get(kind) for kind in kinds_asked(question)}
-    known = cues(config.attributes)
-    return max(config.attributes, key=lambda each: 2 * len(known[each.name] & stems) + (each.kind in kinds)).name
+def attributes_asked(config: KnowledgeConfig) -> dict[str, str]:
+    """The attribute that each phrase of the evaluation asks for: that of the nearest question of the schema."""
+    known = [(each.name, phrase.replace(NAME, "it")) for each in config.attributes for phrase in each.questions]
+    asked, encoder = [phrase for own in QUESTIONS.values() for phrase in own], SentenceModel.packaged()
+    nearest = encoder.vectors([each.format(n="it") for each in asked]) @ encoder.vectors([each for _, each in known]).T
+    return {phrase: known[place][0] for phrase, place in zip(asked, nearest.argmax(1), strict=True)}
 
 
 def _facts(released: Mapping[Vote, float], noise: Noise) -> pa.Table:
@@ -175,27 +182,21 @@ def _plain(row: Mapping[str, str]) -> str:
 
 def rows(arguments: argparse.Namespace, seed: int) -> Iterator[dict[str, Any]]:
     """All rows of a seed."""
+    bench = Bench(Options(max(arguments.users), arguments.names, seed, arguments.skew, arguments.parts))
+    draw, no_noise = np.random.default_rng([seed]), Noise(0, 0)
+    truth = _facts({Vote(*key, answer): 1.0 for key, answer in bench.truth.items()}, no_noise)
+    yield {"row": "reader", **bench.reader(OF_READER)}
+    yield {"row": "all facts", "open_book": bench.open_book(truth)}
     for users in arguments.users:
-        options = Options(users, arguments.names, seed, arguments.skew, arguments.parts)
-        bench, draw = Bench(users, options), np.random.default_rng([seed, users])
-        whole = [Vote(*key, answer) for key, answer in bench.truth.items()]
-        yield {"users": users, "row": "reader", **bench.reader()}
-        yield {"users": users, "row": "all facts", "open_book": bench.open_book(_facts(dict.fromkeys(whole, 1.0), Noise(0, 0)))}
-        exact = _facts(bench.votes(bench.creatures, MOST), Noise(0, 0))
+        exact = _facts(bench.votes(users, bench.creatures, MOST), no_noise)
         yield {"users": users, "row": "no noise", **bench.right(exact), "open_book": bench.open_book(exact)}
-        for known in (True, False):
-            for epsilon in arguments.epsilons:
-                for most in arguments.most:
-                    found, noise = bench.released(epsilon, most, draw, known)
-                    yield {
-                        "users": users,
-                        "row": "names known" if known else "names found",
-                        "epsilon": epsilon,
-                        "most": most,
-                        "threshold": noise.threshold,
-                        **bench.right(found),
-                        "open_book": bench.open_book(found),
-                    }
+        for known, epsilon, most in product((True, False), arguments.epsilons, arguments.most):
+            found, noise = bench.released(users, epsilon, most, draw, known)
+            yield {
+                "users": users, "row": "names known" if known else "names found", "epsilon": epsilon, "most": most,
+                "threshold": noise.threshold, **bench.right(found),
+                **({"open_book": bench.open_book(found)} if most == max(arguments.most) else {}),
+            }  # fmt: skip
 
 
 def averaged(by_seed: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -219,7 +220,7 @@ def main() -> None:
     parser.add_argument("--skew", type=float, default=Options.skew)
     parser.add_argument("--parts", choices=("all", "seen", "held"), default="all")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1, 3, 8])
-    parser.add_argument("--most", type=int, nargs="+", default=[8, 20, 40])
+    parser.add_argument("--most", type=int, nargs="+", default=[8, 20, 30, 40])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

@@ -15,7 +15,8 @@ from rayprivacy.knowledge.settings import NAME, AttributeConfig, KnowledgeConfig
 from rayprivacy.questions.clozes import Passage
 from rayprivacy.questions.table import ASKED
 
-COUNTS = pa.schema([("name", pa.string()), ("attribute", pa.string()), ("answer", pa.string()), ("count", pa.float64())])
+_KEY = [(column, pa.string()) for column in ("name", "attribute", "answer")]
+COUNTS = pa.schema([*_KEY, ("count", pa.float64())])
 FACTS = pa.schema([*COUNTS, ("low", pa.float64()), ("high", pa.float64())])
 Interval = Callable[[float], tuple[float, float]]
 

@@ -11,7 +11,7 @@ from rayprivacy.knowledge.settings import AttributeConfig
 from rayprivacy.questions.answers import normalised
 from rayprivacy.questions.entities import by_rules
 from rayprivacy.questions.lexical import placed_stems
-from rayprivacy.questions.passages import Span
+from rayprivacy.questions.passages import Span, sentences
 
 _MONTHS = (
     "January", "February", "March", "April", "May", "June",
@@ -20,22 +20,23 @@ _MONTHS = (
 _SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
 _WORDS = {word: number for number, word in enumerate(f"{_SMALL} seventeen eighteen nineteen".split())}
 _WORDS |= {word: 10 * number for number, word in enumerate(["twenty", "thirty", "forty", "fifty", "sixty"], 2)}
-_NUMBER = rf"(?<![\w.,])(?P<number>\d{{1,12}}(?:,\d{{3}})*(?:\.\d{{1,6}})?|{'|'.join(_WORDS)})"
+_NUMBER = rf"(?<![\w.,])(?P<number>[0-9]{{1,12}}(?:,[0-9]{{3}}){{0,4}}(?:\.[0-9]{{1,6}})?|{'|'.join(_WORDS)})"
 _MONTH = "|".join(f"{month[:3]}(?:{month[3:]})?" if month[3:] else month for month in _MONTHS)
-_YEAR = r"(?P<year>1\d{3}|20\d\d)\b"
+_YEAR = r"(?P<year>1[0-9]{3}|20[0-9]{2})\b"
 _DATES = [  # the first that fits a place has it
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        rf"\b{_YEAR}-(?P<number>\d\d)-(?P<day>\d\d)\b",
-        rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?:\sof)?\s(?P<month>{_MONTH})\b\.?,?\s{_YEAR}",
-        rf"\b(?P<month>{_MONTH})\b\.?\s(?P<day>\d{{1,2}})(?:st|nd|rd|th)?,?\s{_YEAR}",
+        rf"\b{_YEAR}-(?P<number>[0-9]{{2}})-(?P<day>[0-9]{{2}})\b",
+        rf"\b(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th)?(?:\sof)?\s(?P<month>{_MONTH})\b\.?,?\s{_YEAR}",
+        rf"\b(?P<month>{_MONTH})\b\.?\s(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th)?,?\s{_YEAR}",
         rf"\b(?P<month>{_MONTH})\b\.?,?\s(?:of\s)?{_YEAR}",
-        rf"\b{_YEAR}",
+        rf"\b{_YEAR}(?!-[0-9])",
     )
 ]
 _CAPITALS = r"[A-Z][\w'\u2019-]{1,30}(?:\s[A-Z][\w'\u2019-]{1,30}){0,3}"
 _BEHIND = re.compile(rf"\b(?:[Ii]n|[Aa]t|[Nn]ear|[Ff]rom|[Tt]o|[Aa]round)\s(?:[Tt]he\s)?({_CAPITALS})")
 _A_MONTH = re.compile(rf"(?:{_MONTH})\b", re.IGNORECASE)
+_LONGEST = 1000  # characters of a sentence
 _LANDS = ("LOC", "FAC", "GPE")
 
 
@@ -48,7 +49,8 @@ class Candidate:
     answer: str
 
 
-Finder = Callable[[str], list[Candidate]]
+Stems = Sequence[tuple[str, Span]]  # of a sentence, with the places of their words
+Finder = Callable[[str, Stems], list[Candidate]]
 
 
 def finder(attribute: AttributeConfig) -> Finder | None:
@@ -59,9 +61,9 @@ def finder(attribute: AttributeConfig) -> Finder | None:
         case "number":
             return _numbers(attribute.unit)
         case "date":
-            return lambda sentence: list(_dates(sentence))
+            return lambda sentence, _: list(_dates(sentence))
         case "place":
-            return places
+            return lambda sentence, _: places(sentence)
     return None
 
 
@@ -91,8 +93,8 @@ def _values(values: Sequence[str]) -> Finder:
         stems = tuple(stem for stem, _ in placed_stems(value))
         known.setdefault(stems[0] if stems else "", []).append((stems, normalised(value)))
 
-    def find(sentence: str) -> list[Candidate]:
-        words, found, end = placed_stems(sentence), list[Candidate](), 0
+    def find(sentence: str, words: Stems) -> list[Candidate]:
+        found, end = list[Candidate](), 0
         for at, (stem, (start, _)) in enumerate(words):
             for stems, value in known.get(stem, ()) if start >= end else ():
                 if tuple(each for each, _ in words[at : at + len(stems)]) == stems:
@@ -108,7 +110,7 @@ def _numbers(unit: Sequence[str]) -> Finder:
     spelt = "|".join(re.escape(each) for each in sorted(unit, key=len, reverse=True))
     pattern = re.compile(rf"{_NUMBER}\s?-?(?:{spelt})\b" if unit else rf"{_NUMBER}(?![\w%]|[.,]\d)", re.IGNORECASE)
 
-    def find(sentence: str) -> list[Candidate]:
+    def find(sentence: str, words: Stems) -> list[Candidate]:
         return [Candidate(*match.span(), _plain(match["number"])) for match in pattern.finditer(sentence)]
 
     return find
@@ -150,7 +152,16 @@ def _iso(found: dict[str, str | None]) -> str | None:
 def places(sentence: str) -> list[Candidate]:
     """What is written like a place: capitals behind `in` or `from`, or beside a word such as `Valley`."""
     spans = [match.span(1) for match in _BEHIND.finditer(sentence)]
-    marked = [(each.start, each.end) for each in by_rules(sentence) if each.kind in _LANDS]
-    spans += [span for span in marked if all(span[1] <= start or end <= span[0] for start, end in spans)]
+    spans += [span for span in landmarks(sentence) if all(span[1] <= start or end <= span[0] for start, end in spans)]
     found = [Candidate(start, end, normalised(sentence[start:end])) for start, end in sorted(spans)]
     return [each for each in found if each.answer and not _A_MONTH.match(each.answer)]
+
+
+def landmarks(sentence: str) -> list[Span]:
+    """Where places stand that a word such as `Valley` gives away, whatever is before them."""
+    return [(each.start, each.end) for each in by_rules(sentence) if each.kind in _LANDS]
+
+
+def read_sentences(text: str) -> list[str]:
+    """The sentences of a text, each as far as it is read."""
+    return [text[start : min(end, start + _LONGEST)] for start, end in sentences(text)]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
 from importlib.resources import files
 
-from rayprivacy.knowledge.kinds import places
+from rayprivacy.knowledge.kinds import landmarks, read_sentences
 from rayprivacy.knowledge.settings import KnowledgeConfig
 from rayprivacy.questions.answers import normalised
 from rayprivacy.questions.entities import MODEL
@@ -48,11 +48,15 @@ class Names:
 
     def mentioned(self, text: str) -> Iterator[str]:
         """The names in a text: runs of unknown words, beside each other."""
-        apart = [(each.start, each.end) for each in places(text)] if self._places else []
+        for sentence in read_sentences(text):
+            yield from self._runs(sentence)
+
+    def _runs(self, sentence: str) -> Iterator[str]:
+        apart = landmarks(sentence) if self._places else []
         run, end = list[str](), 0
-        for match in WORD.finditer(text):
+        for match in WORD.finditer(sentence):
             unknown = self._is_name(match[0]) and not any(a <= match.start() < b for a, b in apart)
-            if run and (not unknown or text[end : match.start()] != " " or len(run) == WORDS):
+            if run and (not unknown or sentence[end : match.start()] != " " or len(run) == WORDS):
                 yield " ".join(run)
                 run = []
             if unknown:

@@ -16,12 +16,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rayprivacy.knowledge.kinds import Candidate, finder
+from rayprivacy.knowledge.kinds import Candidate, finder, landmarks, read_sentences
 from rayprivacy.knowledge.names import WORD, Order, name_of
 from rayprivacy.knowledge.settings import AttributeConfig, KnowledgeConfig
 from rayprivacy.questions.lexical import placed_stems
-from rayprivacy.questions.passages import Span, sentences
+from rayprivacy.questions.passages import Span
 
+_MOST = 20  # names in a sentence, and candidates of a kind, that are read
 _NEAR = 30.0  # characters: what is this far away counts half
 _BETWEEN = 0.5  # for every name that stands between a name and an answer
 _BACKWARDS = 0.5  # that of two names the first is the answer
@@ -30,9 +31,15 @@ _PRONOUN = re.compile(r"\b(?:it|its|he|his|she|her|they|their|them|this one|mine
 _MEANT = {True: 0.9, False: 0.5}  # how surely a sentence is about the name of its text, with a pronoun and without
 _ITSELF = 0.5  # what a value of a list, or a number with its unit, is worth without a word of the attribute
 _ALONE = 0.4  # what a candidate is worth whose kind no other attribute has
-_DENIED = re.compile(r"\b(?:not|never|no|nor|unlike|than|instead of|rather than|\w+n['\u2019]t)(?:\s(?!but\b)[\w'\u2019]+){0,2}\s$")
+_LOOKED_AT = 120  # characters before an answer, in which it may be denied
+_DENIED = re.compile(  # before an answer, but for a few words
+    r"\b(?:not|never|no|nor|unlike|than|instead of|rather than|\w{1,40}n['\u2019]t)"
+    r"(?:\s(?!but\b)[\w'\u2019]{1,40}){0,2}\s$"
+)
 _DOUBTED = re.compile(r"\b(?:used to|nonsense|rumou?rs?|not true|untrue|wrong|myth)\b", re.IGNORECASE)
-_ASKING = frozenset(["much", "mani", "long", "what", "who", "when", "where", "which", "how", "doe", "do", "did", "get", "got", "one", "kind", "first"])
+_ASKING = frozenset(
+    stem for stem, _ in placed_stems("how much many long what who when where which kind does get one first")
+)
 
 
 class Vote(NamedTuple):
@@ -65,6 +72,7 @@ class Reader:
         for name in sorted(set(names), key=lambda each: (-len(each.split()), each)):
             if words := tuple(name.split()):
                 self._by_head[words[0]].append(words)
+        self._places = any(each.kind == "place" for each in config.attributes)
         self._finders = {each.name: finder(each) for each in config.attributes}
         self._cues = cues(config.attributes)
         kinds = Counter((each.kind, each.values, each.unit) for each in config.attributes)
@@ -83,7 +91,7 @@ class Reader:
 
     def statements(self, text: str) -> Iterator[tuple[Vote, float]]:
         """What a text says, sentence by sentence, with its score."""
-        said = [(text[start:end], self._mentions(text[start:end])) for start, end in sentences(text)]
+        said = [(sentence, self._mentions(sentence)) for sentence in read_sentences(text)]
         named = Counter(each.name for _, mentions in said for each in mentions)
         topic = max(named, key=named.__getitem__, default="")  # of equals the first
         for sentence, mentions in said if topic else ():
@@ -96,8 +104,9 @@ class Reader:
         words = placed_stems(sentence)
         for attribute, find in self._finders.items():
             cue = [span for stem, span in words if stem in self._cues[attribute]]
-            for candidate in _named(written) if find is None else _unnamed(find(sentence), written):
-                if _DENIED.search(sentence[: candidate.start]):
+            candidates = _named(written) if find is None else _unnamed(find(sentence, words), written)
+            for candidate in candidates[:_MOST]:
+                if _DENIED.search(sentence[max(candidate.start - _LOOKED_AT, 0) : candidate.start]):
                     continue
                 fits = self._fits(attribute, candidate, cue)
                 for mention in about:
@@ -121,15 +130,17 @@ class Reader:
         return least + (1 - least) * nearest
 
     def _mentions(self, sentence: str) -> list[Mention]:
+        """The names in a sentence, but for those that are a part of a place, as in `Zorvel Valley`."""
         words = [(name_of(match[0]), match.span()) for match in WORD.finditer(sentence)]
+        apart = landmarks(sentence) if self._places else []
         found, behind = list[Mention](), 0
         for at, (head, (start, _)) in enumerate(words):
-            for name in self._by_head.get(head, ()) if at >= behind else ():
+            for name in self._by_head.get(head, ()) if at >= behind and len(found) < _MOST else ():
                 if tuple(word for word, _ in words[at : at + len(name)]) == name:
                     behind = at + len(name)
                     found.append(Mention(" ".join(name), (start, words[behind - 1][1][1])))
                     break
-        return found
+        return [each for each in found if each.span and not any(a <= each.span[0] < b for a, b in apart)]
 
 
 def cues(attributes: Sequence[AttributeConfig]) -> dict[str, frozenset[str]]:
@@ -146,7 +157,7 @@ def cues(attributes: Sequence[AttributeConfig]) -> dict[str, frozenset[str]]:
 def _least(attribute: AttributeConfig, alike: int) -> float:
     if attribute.values or attribute.unit:
         return _ITSELF / alike
-    return _ALONE if alike == 1 else 0.0
+    return _ALONE if alike == 1 and attribute.kind != "name" else 0.0  # two names stand together for any reason
 
 
 def _nearness(one: Span, other: Span) -> float:

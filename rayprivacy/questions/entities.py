@@ -64,7 +64,11 @@ _RULES = [  # the first that fits a place has it
             r"\b(?:[A-Z][\w'-]+\s)+(?:University|College|Company|Corporation|Party|Association|Club|Inc)\b",
         ),
         ("FAC", r"\b(?:[A-Z][\w'-]+\s)+(?:Bridge|Airport|Stadium|Castle|Station|Hall|Park|Street|Road)\b"),
-        ("LOC", r"\b(?:[A-Z][\w'-]+\s)+(?:River|Lake|Sea|Ocean|Islands?|Mountains?|Valley|Coast|Bay|Forest|Hills|Marsh|Ridge)\b"),
+        (
+            "LOC",
+            r"\b(?:[A-Z][\w'-]+\s)+(?:River|Lake|Sea|Ocean|Islands?|Mountains?|Valley|Coast|Bay|Forest|Hills|Marsh|Ridge)\b"
+            r"|\b(?:Lake|Mount)\s[A-Z][\w'-]+",
+        ),
         ("EVENT", r"\b(?:[A-Z][\w'-]+\s)+(?:War|Cup|Olympics|Championships?|Festival)\b|\bBattle\sof\s[A-Z]\w+"),
     )
 ]
