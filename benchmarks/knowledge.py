@@ -43,7 +43,7 @@ from rayprivacy.questions.lexical import Bm25
 
 DELTA, MOST = 1e-6, 10**9
 FEW = 20  # users: a name of fewer is never released, and is not read for
-OF_READER = 600  # users whose statements are looked at
+OF_READER = 300  # users whose statements are looked at
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ def places(sentence: str) -> list[Candidate]:
 
 def landmarks(sentence: str) -> list[Span]:
     """Where places stand that a word such as `Valley` gives away, whatever is before them."""
-    return [(each.start, each.end) for each in by_rules(sentence) if each.kind in _LANDS]
+    return [(each.start, each.end) for each in by_rules(sentence, _LANDS)]
 
 
 def read_sentences(text: str) -> list[str]:
