@@ -7,7 +7,7 @@ rule; each is written by few users, and so it is not released. It sees no one el
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.resources import files
 
@@ -68,11 +68,7 @@ class Names:
         plain = _OF.sub("", word)
         if len(plain) < self._config.letters or not plain.replace("-", "").isalpha():
             return False
-        return any(each not in self._known for each in _forms(plain))
-
-
-def _forms(word: str) -> Collection[str]:
-    return {stem for stem, _ in placed_stems(word)}
+        return any(stem not in self._known for stem, _ in placed_stems(plain))
 
 
 @cache
