@@ -82,6 +82,7 @@ def _stripped(piece: pa.Table, schema: pa.Schema) -> pa.Table:
 
 _CLOSING, _OPENING = "\"'\u201d\u2019)]", "\"'\u201c\u2018(["
 _WIDE = "\u3002\uff01\uff1f"  # marks that no space follows
+_NEAR = 64  # characters that are looked at on each side, so that long texts take no longer for each of their marks
 _MARK = re.compile(f"[.!?\u2026]+[{re.escape(_CLOSING)}]*|[{_WIDE}]")
 
 
@@ -106,7 +107,8 @@ def sentence_ends(text: str) -> Iterator[int]:
     [11]
     """
     for mark in _MARK.finditer(text):
-        if _ends_sentence(text[: mark.start()], mark[0], text[mark.end() :]):
+        before, rest = text[max(mark.start() - _NEAR, 0) : mark.start()], text[mark.end() : mark.end() + _NEAR]
+        if _ends_sentence(before, mark[0], rest):
             yield mark.end()
 
 

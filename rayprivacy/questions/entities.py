@@ -6,7 +6,7 @@ find about a third as much, and need nothing.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -64,14 +64,18 @@ _RULES = [  # the first that fits a place has it
             r"\b(?:[A-Z][\w'-]+\s)+(?:University|College|Company|Corporation|Party|Association|Club|Inc)\b",
         ),
         ("FAC", r"\b(?:[A-Z][\w'-]+\s)+(?:Bridge|Airport|Stadium|Castle|Station|Hall|Park|Street|Road)\b"),
-        ("LOC", r"\b(?:[A-Z][\w'-]+\s)+(?:River|Lake|Sea|Ocean|Island|Islands|Mountains|Valley|Coast)\b"),
+        (
+            "LOC",
+            r"\b(?:[A-Z][\w'-]+\s)+(?:River|Lake|Sea|Ocean|Islands?|Mountains?|Valley|Coast|Bay|Forest|Hills|Marsh|Ridge)\b"
+            r"|\b(?:Lake|Mount)\s[A-Z][\w'-]+",
+        ),
         ("EVENT", r"\b(?:[A-Z][\w'-]+\s)+(?:War|Cup|Olympics|Championships?|Festival)\b|\bBattle\sof\s[A-Z]\w+"),
     )
 ]
 
 
-def by_rules(text: str) -> list[Entity]:
-    """The entities whose forms tell what they are.
+def by_rules(text: str, kinds: Collection[str] | None = None) -> list[Entity]:
+    """The entities whose forms tell what they are, of all kinds or of some.
 
     >>> [("On 7 May 2016 Mr. Lee paid $ 5 million"[e.start : e.end], e.kind) for e in by_rules(
     ...     "On 7 May 2016 Mr. Lee paid $ 5 million")]
@@ -80,6 +84,7 @@ def by_rules(text: str) -> list[Entity]:
     ranked = [
         (match.start(), place, match.end(), kind)
         for place, (kind, pattern) in enumerate(_RULES)
+        if kinds is None or kind in kinds
         for match in pattern.finditer(text)
     ]
     taken: list[Entity] = []

@@ -1,0 +1,79 @@
+"""The names that one user's texts mention: words that no public list of English words has, and that are no places.
+
+The list is the one that ships with the small English model of spaCy, a package of the extra: 49,000 words, among them
+hardly a product, a drug or an invented name. A word is known by its stem too. Words that are misspelt are names to this
+rule; each is written by few users, and so it is not released. It sees no one else's texts.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from importlib.resources import files
+
+from rayprivacy.knowledge.kinds import landmarks, read_sentences
+from rayprivacy.knowledge.settings import KnowledgeConfig
+from rayprivacy.questions.answers import normalised
+from rayprivacy.questions.entities import MODEL
+from rayprivacy.questions.lexical import placed_stems
+
+Order = Callable[..., int]  # the user's own keyed order, e.g. partial(key.integer, "knowledge", user)
+WORD = re.compile(r"[^\W_]{1,40}(?:[-'\u2019][^\W_]{1,40}){0,3}")
+WORDS = 3  # of a name, at most
+_OF = re.compile(r"['\u2019]s$")
+
+
+def name_of(text: str) -> str:
+    """The one form of a name.
+
+    >>> name_of("Ortho-Tri-Cyclen's")
+    'orthotricyclen'
+    """
+    return normalised(_OF.sub("", text).replace("\u2019", "'"))
+
+
+class Names:
+    """Finds names in texts, given public words that are none."""
+
+    def __init__(self, config: KnowledgeConfig) -> None:
+        self._config = config.names
+        self._places = any(each.kind == "place" for each in config.attributes)
+        said = [phrase for each in config.attributes for phrase in (*each.values, *each.unit, *each.questions)]
+        self._known = english() | {stem for phrase in said for stem, _ in placed_stems(phrase)}
+
+    def of(self, texts: Iterable[str], order: Order) -> list[str]:
+        """The distinct names of one user's texts, in their own order: as many as count."""
+        found = {name for text in texts for name in self.mentioned(text)}
+        return sorted(found, key=lambda name: (order(name), name))[: self._config.most]
+
+    def mentioned(self, text: str) -> Iterator[str]:
+        """The names in a text: runs of unknown words, beside each other."""
+        for sentence in read_sentences(text):
+            yield from self._runs(sentence)
+
+    def _runs(self, sentence: str) -> Iterator[str]:
+        apart = landmarks(sentence) if self._places else []
+        run, end = list[str](), 0
+        for match in WORD.finditer(sentence):
+            unknown = self._is_name(match[0]) and not any(a <= match.start() < b for a, b in apart)
+            if run and (not unknown or sentence[end : match.start()] != " " or len(run) == WORDS):
+                yield " ".join(run)
+                run = []
+            if unknown:
+                run, end = [*run, name_of(match[0])], match.end()
+        if run:
+            yield " ".join(run)
+
+    def _is_name(self, word: str) -> bool:
+        plain = _OF.sub("", word)
+        if len(plain) < self._config.letters or not plain.replace("-", "").isalpha():
+            return False
+        return any(stem not in self._known for stem, _ in placed_stems(plain))
+
+
+@cache
+def english() -> frozenset[str]:
+    """The stems of a public list of English words."""
+    (folder,) = (each for each in files(MODEL).iterdir() if each.name.startswith(MODEL))
+    words = json.loads(folder.joinpath("vocab", "strings.json").read_text("utf-8"))
+    return frozenset(stem for word in words if word.isalpha() for stem, _ in placed_stems(word))

@@ -1,0 +1,134 @@
+"""The `knowledge` block: whose names are asked about, what is asked about each, and how many votes a user has.
+
+All of it is public. This file imports no package of the extra.
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from rayprivacy.core.config import Config, PathKind
+
+NAME = "{name}"  # stands in a question for the name that it asks about
+Kind = Literal["category", "number", "date", "place", "name"]
+
+
+class NamesConfig(Config):
+    """Which names are asked about.
+
+    Attributes:
+        file: a public file with one name a line; then no budget is spent on names. Left out, names are found: what
+            many users write and no list of English words has.
+        most: names of a user that count, at most.
+        letters: of a name's words that are found, at least.
+    """
+
+    file: Annotated[str | None, PathKind.PUBLIC] = None
+    most: int = Field(default=10, ge=1)
+    letters: int = Field(default=4, ge=1)
+
+
+class AttributeConfig(Config):
+    """What is asked about every name.
+
+    Attributes:
+        name: of the attribute.
+        kind: of its answers: one of some `values`, a number, a date, a place, or another name.
+        values: a public list of all answers; a category must have one.
+        unit: how the unit of a number may be written, the plain form first; left out, it has none.
+        questions: that ask for it, in which {name} stands for the name. Their words are what an answer is looked for
+            beside.
+        sentences: that state it, with {name} and {answer}, for the passages; left out, plain ones.
+    """
+
+    name: str = Field(min_length=1)
+    kind: Kind
+    values: tuple[str, ...] = ()
+    unit: tuple[str, ...] = ()
+    questions: tuple[str, ...] = Field(min_length=1)
+    sentences: tuple[str, ...] = (
+        "The {attribute} of {name} is {answer}.",
+        "{name} has {answer} as its {attribute}.",
+        "As for {attribute}, {name} is known for {answer}.",
+    )
+
+    @field_validator("questions", "sentences")
+    @classmethod
+    def _of_a_name(cls, phrases: tuple[str, ...]) -> tuple[str, ...]:
+        missing = next((phrase for phrase in phrases if NAME not in phrase), None)
+        if missing is not None or not phrases:
+            raise ValueError(f"{missing!r} does not say {NAME}: write it where the name stands")
+        return phrases
+
+    @field_validator("sentences")
+    @classmethod
+    def _of_an_answer(cls, phrases: tuple[str, ...]) -> tuple[str, ...]:
+        missing = next((phrase for phrase in phrases if "{answer}" not in phrase), None)
+        if missing is not None:
+            raise ValueError(f"{missing!r} does not say {{answer}}: write it where the answer stands")
+        return phrases
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> "AttributeConfig":
+        if self.kind == "category" and not self.values:
+            raise ValueError(f"the attribute {self.name!r} is a category without values: list them, or change its kind")
+        if self.values and self.kind != "category":
+            raise ValueError(f"the attribute {self.name!r} is a {self.kind} with values: make it a category")
+        if self.unit and self.kind != "number":
+            raise ValueError(f"the attribute {self.name!r} is a {self.kind} with a unit: only a number has one")
+        return self
+
+
+class ReaderConfig(Config):
+    """How answers are read in a user's texts.
+
+    Attributes:
+        kind: `typed` takes the candidate of the attribute's kind that is nearest to the name and to the words of the
+            attribute's questions.
+        score: public, from 0 to 1; an answer below it is none. A higher one is right more often, and silent too.
+    """
+
+    kind: Literal["typed"] = "typed"
+    score: float = Field(default=0.15, ge=0, le=1)
+
+
+class AnswersConfig(Config):
+    """Which answers of a user count.
+
+    Attributes:
+        most: answers, at most (c): noise grows with its square root, and whoever has more loses some of them.
+    """
+
+    most: int = Field(default=40, ge=1)
+
+
+class KnowledgeConfig(Config):
+    """The `knowledge` block.
+
+    Attributes:
+        names: which names are asked about.
+        attributes: what is asked about each of them.
+        reader: what finds answers.
+        answers: which of them count.
+        rounds: 2 asks a second time what the first left open, for a charge of its own.
+        names_share: of the budget that goes to names; what is left goes to answers, the same to each round. Without
+            effect where names are a public file.
+    """
+
+    named: ClassVar[str] = "recipe"
+
+    names: NamesConfig = NamesConfig()
+    attributes: tuple[AttributeConfig, ...] = Field(min_length=1)
+    reader: ReaderConfig = ReaderConfig()
+    answers: AnswersConfig = AnswersConfig()
+    rounds: Literal[1, 2] = 1
+    names_share: float = Field(default=0.1, gt=0, lt=1)
+
+    @field_validator("attributes")
+    @classmethod
+    def _told_apart(cls, attributes: tuple[AttributeConfig, ...]) -> tuple[AttributeConfig, ...]:
+        names = [each.name for each in attributes]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two attributes are called {twice!r}: give each a name of its own")
+        return attributes
