@@ -189,8 +189,8 @@ class RetrieverConfig(Config):
     Attributes:
         base: `static` adds up the token vectors of the packaged sentence model, in milliseconds; or an encoder of
             Hugging Face, such as that model itself, `minilm-l6`.
-        clozes: whether it learns from clozes before it learns from an asker's questions (C-MORE), which helps a base that
-            knows little of text, and not the packaged one (benchmarks/questions_cmore.py).
+        clozes: whether it learns from clozes before it learns from an asker's questions (C-MORE), which helps a base
+            that knows little of text, and not the packaged one (benchmarks/questions_cmore.py).
         epochs: over clozes and over questions; fewer where held-out ones are found less and less well.
         learning_rate: null takes one that suits the base.
         batch: pairs of one step, each of which is told from the others' passages.
