@@ -4,6 +4,7 @@ By bm25s with Snowball's stems of English and without its stop words. Document f
 that are given: released or public ones, never private ones, whose frequencies would be private statistics.
 """
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 
@@ -15,6 +16,7 @@ from bm25s.stopwords import STOPWORDS_EN
 
 from rayprivacy.questions.passages import Span
 
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to say that it begins
 _WORD = re.compile(r"\w+")
 _STEMMER = Stemmer.Stemmer("english")
 

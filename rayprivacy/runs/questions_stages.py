@@ -37,7 +37,7 @@ from rayprivacy.questions.evidence import evidence_table
 from rayprivacy.questions.judge import trained_judge
 from rayprivacy.questions.keep import Mask, distinct
 from rayprivacy.questions.overlap import Idf, words
-from rayprivacy.questions.phrases import divergence
+from rayprivacy.questions.phrases import Phrases, divergence
 from rayprivacy.questions.public import (
     Pair,
     annotations,
@@ -111,6 +111,11 @@ class Making:
         assert self.settings.pairs is not None, "a set with pairs"
         return public_pairs(self.settings.pairs)
 
+    @property
+    def known(self) -> Phrases | None:
+        """The phrases that questions may begin with, which are those of public pairs."""
+        return known_phrases(self.pairs, self.settings.phrases)
+
     @cached_property
     def annotated(self) -> list[Json]:
         """Public annotations; none where a tenth of the pairs takes their place."""
@@ -154,7 +159,6 @@ class Making:
     def _asked(self) -> tuple[pa.Table, dict[str, Any]]:
         """Questions of a model with their answers, and their likelihoods, if a selection needs them."""
         settings, folder, asker = self.settings, self.folder, self.settings.asker
-        known = known_phrases(self.pairs, settings.phrases)
         with folder.stage(WRITER):
             told = lambda done: folder.count("steps", done, asker.steps)  # noqa: E731
             model = kept_asker(self.backbone, self.pairs, asker, settings.phrases, told, folder.work(""), "questions")
@@ -169,7 +173,7 @@ class Making:
             engine = asker.engine
             assert engine != "auto", "decided before"
             writer = Writer(model, folder.work(_DRAWN), folder.actors, engine, settings.seed, nobody)
-            asked = ask(writer, self.evidence, asker, settings.phrases, known)
+            asked = ask(writer, self.evidence, asker, settings.phrases, self.known)
             if not len(asked):
                 raise RayPrivacyError("the asker wrote nothing but broken questions: raise questions.asker.steps.")
             path = self._file(asked, _ASKED)

@@ -11,9 +11,11 @@ from public_pages import asked_pages, write_asked
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.questions import settings as of_questions
-from rayprivacy.questions.settings import QuestionsConfig, parse_questions
+from rayprivacy.questions.phrases import Phrases
+from rayprivacy.questions.settings import PhrasesConfig, QuestionsConfig, RetrieverConfig, parse_questions
 from rayprivacy.runs.files import overridden
 from rayprivacy.runs.questions_plan import check_questions, question_stages
+from rayprivacy.runs.questions_stages import Making
 
 pytest.importorskip("bm25s")
 
@@ -33,14 +35,22 @@ def test_each_key_adds_its_stages_and_none_is_charged(keys):
         "clozes": [stage.name for stage in question_stages(QuestionsConfig())],
         "all": [stage.name for stage in question_stages(parsed(keys))],
         "plain": [stage.name for stage in question_stages(parsed(keys, judge=None, keep__by="none"))],
+        "retriever": [stage.name for stage in question_stages(QuestionsConfig(retriever=RetrieverConfig()))],
     }
     asked = ["passages", "question writer", "evidence", "questions", "answers"]
     assert names == {
         "clozes": ["passages", "questions", "question set"],
         "all": [*asked, "likelihoods", "judgements", "values", "question set"],
         "plain": [*asked, "values", "question set"],
+        "retriever": ["passages", "questions", "question set", "retriever"],
     }
     assert not [stage for stage in question_stages(parsed(keys)) if stage.charges or not stage.reads]
+
+
+def test_questions_begin_with_phrases_of_public_pairs(keys):
+    """Before there is any text, which has no say."""
+    making, pairs = Making(None, parsed(keys), None), asked_pages(16, 7)
+    assert making.known == Phrases.of((row["question"] for row in pairs), PhrasesConfig())
 
 
 def test_good_settings_are_taken_of_public_text_and_of_a_run(keys, tmp_path):
