@@ -97,7 +97,7 @@ class Retriever:
     """Finds the passages that answer a question.
 
         from rayprivacy import Retriever
-        retriever = Retriever.load("runs/mine/model/retriever")
+        retriever = Retriever.load("runs/mine/questions/model/retriever")
         retriever.search("Who built the mill?", passages)          # [(17, 0.83), (4, 0.61), ...]
 
     Attributes:

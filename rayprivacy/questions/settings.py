@@ -189,8 +189,8 @@ class RetrieverConfig(Config):
     Attributes:
         base: `static` adds up the token vectors of the packaged sentence model, in milliseconds; or an encoder of
             Hugging Face, such as that model itself, `minilm-l6`.
-        clozes: whether it learns from clozes before it learns from an asker's questions (C-MORE), which helps a base
-            that knows little of text, and not the packaged one (benchmarks/questions_cmore.py).
+        clozes: whether it learns from clozes about the passages before it learns from an asker's questions (C-MORE).
+            Those of other domains would cost more than they help (benchmarks/questions_cmore.py).
         epochs: over clozes and over questions; fewer where held-out ones are found less and less well.
         learning_rate: null takes one that suits the base.
         batch: pairs of one step, each of which is told from the others' passages.
@@ -200,7 +200,7 @@ class RetrieverConfig(Config):
     named: ClassVar[str] = "retriever"
 
     base: Annotated[str, PathKind.PUBLIC_MODEL] = "static"
-    clozes: bool = False
+    clozes: bool = True
     epochs: int = Field(default=1, ge=1)
     learning_rate: float | None = Field(default=None, gt=0)
     batch: int = Field(default=32, ge=2)

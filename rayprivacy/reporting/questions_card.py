@@ -105,7 +105,7 @@ def _retrieval(found: Json) -> Sequence[str]:
     said = found.get("retriever", {}).get("test")
     if said is None:
         return []
-    figures = ", ".join(f"{name} {own['ndcg@10']['value']:.3f}" for name, own in said.items())
+    figures = ", ".join(f"{name} {own['ndcg_10']['value']:.3f}" for name, own in said.items())
     return [f"`model/retriever` learnt from them. nDCG@10 on the split `test`: {figures}."]
 
 

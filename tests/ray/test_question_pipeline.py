@@ -53,7 +53,7 @@ def place(tmp_path_factory, tiny_base):
     """A folder with public pages, and the words of the command that asks about them."""
     folder = tmp_path_factory.mktemp("pipeline")
     write_pages(folder / "pages.parquet", 40)
-    keys = write_asked(folder) | {"questions.asker.base": str(tiny_base)}
+    keys = write_asked(folder) | {"questions.asker.base": str(tiny_base), "questions.retriever.batch": 16}
     given = [word for key, value in keys.items() for word in ("-o", f"{key}={yaml.safe_dump(value).splitlines()[0]}")]
     return folder, ["questions", "--public", "pages.parquet", *given]
 
@@ -148,3 +148,16 @@ def test_the_judge_is_beside_the_questions(first, place):
     label, probability = judge(row["question"], row["answers"]["text"][0], row["context"])
     assert label == row["attribution"]
     assert 0 < probability <= 1
+
+
+def test_the_retriever_is_beside_them_and_its_figures_on_the_card(first, place):
+    (files, stages), folder = first[0], place[0] / "one"
+    found, rows = stages["retriever"], table(place[0]).to_pylist()
+    assert len(found["learnt"]) == 2, "clozes, and then questions"
+    assert {"bm25", "vectors", "hybrid"} == found["test"].keys()
+    assert f"hybrid {found['test']['hybrid']['ndcg_10']['value']:.3f}" in files["README.md"].decode()
+    passages = [*dict.fromkeys(row["context"] for row in rows)]
+    retriever = rp.Retriever.load(folder / "model" / "retriever")
+    asked = [row for row in rows if row["kept"]][:10]
+    right = [retriever.over(passages).search(row["question"], top=20) for row in asked]
+    assert any(passages.index(row["context"]) in dict(places) for row, places in zip(asked, right, strict=True))
