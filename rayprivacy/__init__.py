@@ -60,16 +60,16 @@ share_cores()  # before anything imports torch
 
 # Where names are that are neither in `api` nor, as errors, in `core.errors`.
 _HOMES = {
-    "Certificate": "ledger.certificate",
-    "Ledger": "ledger.store",
-    "Tagger": "methods.edp_sgd.reading",
-    "Judge": "questions.judge",
-    "Retriever": "questions.retriever",
-    "score_answers": "questions.answers",
-    "Recipe": "runs.recipe",
-    "BudgetedSearcher": "tuning.budgeted",
-    "trial_release": "tuning.budgeted",
-    "DPTorchTrainer": "trainer.trainer",
+    "Certificate": "rayprivacy.ledger.certificate",
+    "Ledger": "rayprivacy.ledger.store",
+    "Tagger": "rayprivacy.methods.edp_sgd.reading",
+    "Judge": "rayprivacy.questions.judge",
+    "Retriever": "rayprivacy.questions.retriever",
+    "score_answers": "rayprivacy.questions.answers",
+    "Recipe": "rayprivacy.runs.recipe",
+    "BudgetedSearcher": "rayprivacy.tuning.budgeted",
+    "trial_release": "rayprivacy.tuning.budgeted",
+    "DPTorchTrainer": "rayprivacy.trainer.trainer",
 }
 
 __all__ = [
@@ -114,8 +114,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'rayprivacy' has no attribute '{name}'")
-    home = _HOMES.get(name, "core.errors" if name.endswith("Error") else "api")
-    return getattr(import_module(f"rayprivacy.{home}"), name)
+    home = _HOMES.get(name, f"rayprivacy.{'core.errors' if name.endswith('Error') else 'api'}")
+    return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -150,12 +150,11 @@ def test_the_judge_is_beside_the_questions(first, place):
     assert 0 < probability <= 1
 
 
-def test_the_retriever_is_beside_them_and_its_figures_on_the_card(first, place):
-    (files, stages), folder = first[0], place[0] / "one"
+def test_the_retriever_is_beside_them_with_figures_where_there_is_a_test(first, place):
+    (_, stages), folder = first[0], place[0] / "one"
     found, rows = stages["retriever"], table(place[0]).to_pylist()
     assert len(found["learnt"]) == 2, "clozes, and then questions"
-    assert {"bm25", "vectors", "hybrid"} == found["test"].keys()
-    assert f"hybrid {found['test']['hybrid']['ndcg_10']['value']:.3f}" in files["README.md"].decode()
+    assert ("test" in found) == any(row["kept"] and row["split"] == "test" for row in rows)
     passages = [*dict.fromkeys(row["context"] for row in rows)]
     retriever = rp.Retriever.load(folder / "model" / "retriever")
     asked = [row for row in rows if row["kept"]][:10]

@@ -24,7 +24,7 @@ from rayprivacy.tuning.space import Space
 
 PACKAGE = Path(rayprivacy.__file__).parent
 NO_BLOCKS = {"generator", "engine"}
-FILES = ("json", "yaml", "md", "parquet", "html", "log", "db", "onnx")
+FILES = ("json", "yaml", "md", "parquet", "html", "log", "db", "onnx", "safetensors")
 VALUE = "\0"  # stands where an f-string has a value
 DOTTED = re.compile(rf"(?<![\w./:{VALUE}-])[a-z_]\w*(?:\.[a-z_]\w*)+(?![\w/(:{VALUE}]|\.[\w{VALUE}])")
 ANYTHING = "*"

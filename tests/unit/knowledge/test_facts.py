@@ -60,7 +60,7 @@ def test_questions_and_answers_stand_in_their_passages_and_are_written_as_others
         "Who is the rival of Mirak?",
         "Who does Mirak fight?",
     }
-    written = finished(questions, seed=0, origin="made up")
+    written = finished(questions, {"kept": [True] * len(rows)}, seed=0, origin="made up")
     write_formats(tmp_path, written, passages(found(), small()), ["squad", "beir"])
     squad = json.loads((tmp_path / "squad.json").read_text())
     assert {each["title"] for each in squad["data"]} == {"Mirak", "Zorvel"}
