@@ -46,6 +46,7 @@ Run.stage = dying
 """
 # Takes the private folder away when the model is there; what is measured on private text finds it again.
 APART = """
+from rayprivacy.methods.question_answering import method
 from rayprivacy.runs import drive
 writing, measuring = method._write, drive._measure
 def away(context, *given):
