@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.corpus.settings import OWN_COLUMNS
 from rayprivacy.generation.settings import EngineName
 from rayprivacy.models.settings import AdapterConfig
 
@@ -71,6 +72,13 @@ class PairsConfig(Config):
     source: Annotated[str, PathKind.PUBLIC_CORPUS] = Field(min_length=1)
     evidence: str = "evidence"
     question: str = "question"
+
+    @field_validator("question")
+    @classmethod
+    def _a_column_of_its_own(cls, question: str, info: ValidationInfo) -> str:
+        if question in OWN_COLUMNS | {info.data.get("evidence")}:
+            raise ValueError("this is the column of the evidence, or a name of our own: rename the column")
+        return question
 
 
 class PhrasesConfig(Config):

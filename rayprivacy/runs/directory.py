@@ -272,7 +272,7 @@ def _is_of(stored: Path, recipe: Recipe) -> bool:
     data = files.read_mapping(stored, "recipe")
     if data.get("method") != recipe.method:
         return False
-    apart_from = {"resources"}
+    apart_from = {"resources", "questions"}  # what is asked about a release is made anew of what other keys leave
     began = decide.with_engine(type(recipe).parse(data), data)
     return began.model_dump(exclude=apart_from) == recipe.model_dump(exclude=apart_from)
 

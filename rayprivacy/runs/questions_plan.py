@@ -14,7 +14,7 @@ from rayprivacy.generation.settings import require_engine
 from rayprivacy.questions.public import annotations, public_pairs
 from rayprivacy.questions.settings import QuestionsConfig, QuestionsKeys
 from rayprivacy.runs.plan import Stage
-from rayprivacy.runs.recipe import require_public
+from rayprivacy.runs.recipe import credentials_in, require_public
 
 PASSAGES, WRITER, EVIDENCE, QUESTIONS = "passages", "question writer", "evidence", "questions"
 ANSWERS, LIKELIHOODS, JUDGEMENTS, VALUES = "answers", "likelihoods", "judgements", "values"
@@ -64,7 +64,10 @@ def check_questions(settings: QuestionsConfig, corpus: CorpusConfig | None = Non
         ConfigError: in one sentence; of public text it quotes nothing but the number of a row.
     """
     private = path_values(corpus, *PRIVATE_SIDE) if corpus is not None else ()
-    require_public(QuestionsKeys(questions=settings), [(f"corpus.{key}", value) for key, value in private])
+    keys = QuestionsKeys(questions=settings)
+    if said := credentials_in(keys):  # `stages.json` has the settings, and is shared
+        raise ConfigError(f"{said}.")
+    require_public(keys, [(f"corpus.{key}", value) for key, value in private])
     decided, by, annotated = settings.decided(), settings.keep.by, settings.value.annotations
     require_engine("questions.asker.engine", decided.asker.engine)
     if settings.pairs is None and by not in _FREE:

@@ -57,6 +57,14 @@ def require_public(config: BaseModel, private: Iterable[tuple[str, str]]) -> Non
                 )
 
 
+def credentials_in(config: BaseModel) -> str | None:
+    """A sentence on the first corpus whose URI has credentials in it, which would stand in files; None without one."""
+    for key, source in path_values(config, PathKind.CORPUS, PathKind.PUBLIC_CORPUS):
+        if has_credentials(source):
+            return f"{key} is a URI with credentials in it: give them by the environment, or by the machine's role"
+    return None
+
+
 def _in_common(value: str, kind: PathKind, private: list[tuple[str, str]]) -> str | None:
     """What a place has in common with the private ones, as a sentence goes on; None where it is apart from them."""
     place = _place(value, kind)
@@ -263,11 +271,8 @@ class Recipe(Config):
 
     @model_validator(mode="after")
     def _places_fit(self) -> "Recipe":
-        for key, source in path_values(self, PathKind.CORPUS, PathKind.PUBLIC_CORPUS):
-            if has_credentials(source):
-                raise ValueError(
-                    f"{key} is a URI with credentials in it: give them by the environment, or by the machine's role"
-                )
+        if said := credentials_in(self):
+            raise ValueError(said)
         require_public(self, path_values(self, *PRIVATE_SIDE))
         return self
 

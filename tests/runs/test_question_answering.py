@@ -136,6 +136,13 @@ def test_a_run_that_nobody_killed_asks_the_same_and_pays_nothing(done):
         assert (done.folder / "again" / name).read_bytes() == (done.folder / "out" / name).read_bytes()
     assert set_of(done, "again") == set_of(done)
     assert ledger_lines(done.folder) == charged
+    assert done.run("again", "--resume", "-o", "questions.keep.by=random").returncode == 0, "as a refusal may advise"
+    assert set_of(done, "again")[1]["kept_by"] == "random"
+    assert done.certificate("again") == done.certificate("out")
+    assert ledger_lines(done.folder) == charged
+    answer = done.run("again", "--resume", "-o", "questions=null", "-o", "training.steps=3")
+    assert answer.returncode == 2
+    assert "holds a run of another recipe" in answer.stderr
 
 
 @pytest.mark.exhaustive

@@ -70,6 +70,14 @@ REFUSED = {
         r"questions\.judge is set and questions\.value\.annotations is not",
     ),
     "no such column": ({"pairs__question": "asked"}, r"questions\.pairs\.question is 'asked', .* choose of title"),
+    "credentials of pairs": (
+        {"pairs__source": "s3://key:zq7@bucket/pairs.parquet"},
+        r"questions\.pairs\.source is a URI with credentials in it: give them by the environment",
+    ),
+    "credentials of annotations": (
+        {"value__annotations": "s3://bucket/asked.parquet?secret_key=zq7"},
+        r"questions\.value\.annotations is a URI with credentials in it: give them by the environment",
+    ),
     "no such file": (
         {"pairs__source": "nowhere.parquet"},
         r"questions\.pairs\.source is 'nowhere\.parquet', which does",
@@ -126,3 +134,10 @@ def test_what_is_declared_public_is_no_part_of_the_corpus(key, way, keys, tmp_pa
         ConfigError, match=rf"questions\.{key} is '.*', which .* corpus\.source, and is declared public"
     ):
         check_questions(settings, CorpusConfig(source=str(private)))
+
+
+@pytest.mark.parametrize("column", ["sentence", "text"])
+def test_a_question_in_a_column_that_is_taken_is_refused_in_a_sentence(keys, column):
+    said = f"'questions.pairs.question' is '{column}': this is the column of the evidence, or a name of our own"
+    with pytest.raises(ConfigError, match=said):
+        parsed(keys, pairs__question=column)
