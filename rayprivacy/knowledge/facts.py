@@ -1,38 +1,39 @@
 """Facts: of released counts the answer that most users gave, and passages, questions and answers written from them.
 
-Everything here is post-processing of what is released, by public templates. Counts and intervals are handed in, so that
-the mechanism that released them is none of this file's business.
+Everything here is post-processing of what is released, by public templates.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from rayprivacy.core.files import Json
 from rayprivacy.knowledge.kinds import shown, titled
+from rayprivacy.knowledge.reading import Vote
 from rayprivacy.knowledge.settings import NAME, AttributeConfig, KnowledgeConfig
 from rayprivacy.questions.clozes import Passage
 from rayprivacy.questions.table import ASKED
+from rayprivacy.release.thresholded import ReleasedCounts
 
 _KEY = [(column, pa.string()) for column in ("name", "attribute", "answer")]
-COUNTS = pa.schema([*_KEY, ("count", pa.float64())])
-FACTS = pa.schema([*COUNTS, ("low", pa.float64()), ("high", pa.float64())])
-Interval = Callable[[float], tuple[float, float]]
+FACTS = pa.schema([*_KEY, *((column, pa.float64()) for column in ("count", "low", "high"))])
 
 
-def facts(counts: pa.Table, interval: Interval) -> pa.Table:
-    """One answer to each question: the one with the largest count, of equal ones the first by its letters.
+def answers(released: ReleasedCounts) -> pa.Table:
+    """Released answers (`FACTS`): each with its noisy number of users and the ends of a 95% interval."""
+    votes = [Vote.of(key)._asdict() for key in released.keys]
+    low, high = released.interval()
+    ends = ({"count": count, "low": a, "high": b} for count, a, b in zip(released.counts, low, high, strict=True))
+    return pa.Table.from_pylist([vote | each for vote, each in zip(votes, ends, strict=True)], schema=FACTS)
 
-    Args:
-        counts: released ones (`COUNTS`).
-        interval: the ends of a count's interval.
-    """
+
+def facts(counted: pa.Table) -> pa.Table:
+    """One answer to each question: the one with the largest count, of equal ones the first by its letters."""
     best: dict[tuple[str, str], Json] = {}
-    for row in counts.sort_by([("count", "descending"), ("answer", "ascending")]).to_pylist():
+    for row in counted.sort_by([("count", "descending"), ("answer", "ascending")]).to_pylist():
         best.setdefault((row["name"], row["attribute"]), row)
-    ends = {key: dict(zip(("low", "high"), interval(row["count"]), strict=True)) for key, row in best.items()}
-    return pa.Table.from_pylist([best[key] | ends[key] for key in sorted(best)], schema=FACTS)
+    return pa.Table.from_pylist([best[key] for key in sorted(best)], schema=FACTS)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.resources import files
 
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.written import read_text
 from rayprivacy.knowledge.kinds import landmarks, read_sentences
 from rayprivacy.knowledge.settings import KnowledgeConfig
 from rayprivacy.questions.answers import normalised
@@ -30,6 +32,24 @@ def name_of(text: str) -> str:
     'orthotricyclen'
     """
     return normalised(_OF.sub("", text).replace("\u2019", "'"))
+
+
+def public_names(path: str) -> list[str]:
+    """The names of a public file, one a line, each in its one form: every word as the reader has it.
+
+    Raises:
+        ConfigError: it cannot be read, has no name, or a line is none.
+    """
+    key, names = "knowledge.names.file", dict[str, None]()
+    lines = read_text(path, key, "give one name a line in UTF-8").split("\n")
+    for number, line in enumerate(lines, start=1):
+        name = " ".join(filter(None, map(name_of, WORD.findall(line))))
+        if line.strip() and not name:
+            raise ConfigError(f"{key} is {path!r}, whose line {number} has no word of a name: drop the line.")
+        names |= dict.fromkeys(filter(None, [name]))
+    if not names:
+        raise ConfigError(f"{key} is {path!r}, which has no name: write one a line, or leave the key out.")
+    return sorted(names)
 
 
 class Names:

@@ -10,6 +10,7 @@ state. A user who says something several times has one vote, and who contradicts
 most often; of answers that were said equally often it is the one that was read best, then the first by its letters.
 """
 
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -48,6 +49,16 @@ class Vote(NamedTuple):
     name: str
     attribute: str
     answer: str
+
+    @property
+    def key(self) -> str:
+        """What it is counted by."""
+        return json.dumps(self, ensure_ascii=False)
+
+    @classmethod
+    def of(cls, key: str) -> "Vote":
+        """The vote of a key."""
+        return cls(*json.loads(key))
 
 
 @dataclass(frozen=True)
@@ -131,7 +142,8 @@ class Reader:
 
     def _mentions(self, sentence: str) -> list[Mention]:
         """The names in a sentence, but for those that are a part of a place, as in `Zorvel Valley`."""
-        words = [(name_of(match[0]), match.span()) for match in WORD.finditer(sentence)]
+        read = [(name_of(match[0]), match.span()) for match in WORD.finditer(sentence)]
+        words = [(word, span) for word, span in read if word]  # an article is no part of a name
         apart = landmarks(sentence) if self._places else []
         found, behind = list[Mention](), 0
         for at, (head, (start, _)) in enumerate(words):

