@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayprivacy.core.keys import Key
-from rayprivacy.knowledge.facts import COUNTS, facts, passages
+from rayprivacy.knowledge.facts import FACTS, facts, passages
 from rayprivacy.knowledge.names import Names, name_of
 from rayprivacy.knowledge.reading import Reader
 from rayprivacy.knowledge.settings import KnowledgeConfig
@@ -78,8 +78,8 @@ def measured(data: Path) -> dict[str, Any]:
     asked = {name for name, count in named.items() if count >= SUPPORT}
     reader = Reader(config, asked)
     votes = Counter(vote for user, _, own in reviews for vote in reader.votes(own, partial(key.integer, "a", user)))
-    counts = pa.Table.from_pylist([{**vote._asdict(), "count": n} for vote, n in votes.items()], schema=COUNTS)
-    found = facts(counts, lambda count: (count, count)).sort_by([("count", "descending"), ("name", "ascending")])
+    counts = [{**vote._asdict(), **dict.fromkeys(("count", "low", "high"), n)} for vote, n in votes.items()]
+    found = facts(pa.Table.from_pylist(counts, schema=FACTS)).sort_by([("count", "descending"), ("name", "ascending")])
     return {
         "names": len(asked),
         "drugs_of_many_reviews": len(known),

@@ -32,7 +32,7 @@ from creatures_parts import QUESTIONS
 from rayprivacy.accounting.gaussian import mu_of
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Budget
-from rayprivacy.knowledge.facts import COUNTS, facts, passages
+from rayprivacy.knowledge.facts import FACTS, facts, passages
 from rayprivacy.knowledge.kinds import shown
 from rayprivacy.knowledge.names import Names, name_of
 from rayprivacy.knowledge.reading import Reader, Vote
@@ -165,11 +165,9 @@ def attributes_asked(config: KnowledgeConfig) -> dict[str, str]:
 
 
 def _facts(released: Mapping[Vote, float], noise: Noise) -> pa.Table:
-    rows = [{**vote._asdict(), "count": count} for vote, count in released.items()]
-    return facts(
-        pa.Table.from_pylist(rows, schema=COUNTS),
-        lambda count: (count - 1.96 * noise.std, count + 1.96 * noise.std),
-    )
+    wide = 1.96 * noise.std
+    ends = {vote: {"count": count, "low": count - wide, "high": count + wide} for vote, count in released.items()}
+    return facts(pa.Table.from_pylist([vote._asdict() | each for vote, each in ends.items()], schema=FACTS))
 
 
 def _key(row: Mapping[str, str]) -> tuple[str, str]:

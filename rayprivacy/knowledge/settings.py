@@ -24,7 +24,7 @@ class NamesConfig(Config):
     """
 
     file: Annotated[str | None, PathKind.PUBLIC] = None
-    most: int = Field(default=10, ge=1)
+    most: int = Field(default=10, ge=1, le=10_000)
     letters: int = Field(default=4, ge=1)
 
 
@@ -99,7 +99,7 @@ class AnswersConfig(Config):
         most: answers, at most (c): noise grows with its square root, and whoever has more loses some of them.
     """
 
-    most: int = Field(default=40, ge=1)
+    most: int = Field(default=40, ge=1, le=10_000)
 
 
 class LearningConfig(Config):

@@ -115,9 +115,10 @@ class SumRule:
         """The price, and what thresholds take, rounded up; neither depends on `used`."""
         (plain,), taken = events.without_thresholds([event])
         if taken and not self._kept:
+            least = events.round_up(Fraction(threshold_units([event]), GRID))
             raise EventError(
                 "the release has a threshold, for which the account keeps no part of its delta: open another account"
-                " with `rayprivacy ledger create --threshold-delta`."
+                f" with `rayprivacy ledger create --threshold-delta {least}`."
             )
         return (up(self._price(plain)), threshold_units([event]))[: self.size]
 

@@ -95,7 +95,8 @@ def _dataset_card(certificate: Certificate, facts: RecipeFacts, texts: Path) -> 
     }
     columns = ", ".join(markdown(name) for name in file.schema.to_arrow_schema().names)
     what = [f"{facts.card.text} {facts.method_sentence}", f"Columns: {columns}. One row is one text."]
-    return _card(front, title, certificate, facts, what, DATA.replace("{texts}", texts.name))
+    code = DATA.replace("{texts}", texts.name)
+    return _card(front, title, certificate, facts, what, code, facts.card.use or USE)
 
 
 def _model_card(certificate: Certificate, facts: RecipeFacts) -> str:
@@ -128,6 +129,7 @@ def _card(
 ) -> str:
     protected, unprotected = map(markdown, claim.limits(certificate, bool(facts.card.texts)))
     files = [f"`{facts.card.texts}`"] * bool(facts.card.texts) + ["`model/`"] * facts.card.has_model
+    files += [f"`{name}`" for name in facts.card.beside]
     files += ["`questions/` if it is there"] * bool(facts.card.texts)
     parts = [
         f"---\n{yaml.safe_dump(dict(front), sort_keys=False, allow_unicode=True)}---",

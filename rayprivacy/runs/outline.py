@@ -71,7 +71,8 @@ class Outline:
     def show(self, console: Console) -> None:
         """Print the table and the notes."""
         # Nothing that the release id depends on may be left to the machines.
-        undecided = self.recipe.model.dtype == AUTO
+        decided = self.recipe.model_copy(update={"model": self.recipe.model.model_copy(update={"dtype": "float32"})})
+        undecided = self.recipe.model.dtype == AUTO and decided.release_id != self.recipe.release_id
         release = "decided with model.dtype when it runs" if undecided else self.recipe.release_id
         nodes = self.estimate.nodes if self.estimate else 0
         times = (f"time, {'this machine' if nodes == 1 else f'{nodes} such machines'}",) if nodes else ()

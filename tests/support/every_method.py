@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from small_jobs import small_privacy
 from small_tagger import INTENTS, SLOTS, labelled
+from toy_knowledge import ATTRIBUTES
 
 import rayprivacy as rp
 
@@ -49,6 +50,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
         "resources": ONE_WORKER,
     },
     "question_answering": {"training": STEPS | {"steps": 1}, "questions": None, **SAMPLED},
+    "knowledge": {"knowledge": {"attributes": ATTRIBUTES[:2]}, "resources": {"parts": 12}},
     "toy": {"generation": FEW_TEXTS},
     "toy_sanitised": {},
     "toy_selective": {"generation": FEW_TEXTS},

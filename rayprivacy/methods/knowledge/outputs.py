@@ -18,7 +18,7 @@ from rayprivacy.knowledge import facts
 from rayprivacy.ledger import claim
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.knowledge import plan
-from rayprivacy.methods.knowledge.recipe import KnowledgeRecipe
+from rayprivacy.methods.knowledge.recipe import FACTS, KnowledgeRecipe
 from rayprivacy.models.pretraining import pretrained
 from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import PretrainConfig
@@ -31,7 +31,7 @@ from rayprivacy.runs.method import SYNTHETIC
 from rayprivacy.runs.questions_folder import TABLE, write_table
 from rayprivacy.runs.questions_plan import STAGES
 
-FACTS, LEARNT = "facts.parquet", "learnt.json"
+LEARNT = "learnt.json"
 HOW = "A public language model that learnt released facts by heart; it read no private text."
 _HELD_ROWS = 64  # whose loss is measured
 _TEXTS = pa.schema([("text", pa.large_string()), ("title", pa.large_string())])

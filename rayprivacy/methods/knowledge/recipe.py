@@ -11,6 +11,7 @@ from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.runs.method import Card, Method
 from rayprivacy.runs.recipe import FREE, Recipe, Resources
 
+FACTS = "facts.parquet"
 _WRITTEN: dict[str, Any] = {"model": True, "attributes": {"__all__": {"sentences": True}}}  # from released facts alone
 
 
@@ -70,6 +71,9 @@ CARD = Card(
         ("report", "this page"),
     ),
     text="Passages that state what many users wrote. They were made by",
+    use="To look up what many users state: each fact is in `facts.parquet`, with its noisy number of users."
+    " It need not be true. What few users state is not there, and nothing is said of a single person.",
+    beside=(FACTS,),
     has_model=False,
 )
 METHOD = Method(

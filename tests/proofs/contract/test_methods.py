@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from toy_knowledge import ATTRIBUTES
 
 import rayprivacy as rp
 from rayprivacy.core.config import PathKind, path_keys
@@ -26,7 +27,8 @@ def _quick(name):
     """Values of a recipe whose plan takes no time: neither is noise calibrated, nor is a table of many words made."""
     ours = name in METHODS and "training" in method_named(name).recipe.model_fields
     noise = {"training": {"noise_multiplier": 3.0}} if ours else {}
-    return {"method": name, **noise, **({"sanitize": {"words": 500}} if name == "santext" else {})}
+    asked = {"knowledge": {"attributes": ATTRIBUTES}} if name == "knowledge" else {}
+    return {"method": name, **noise, **asked, **({"sanitize": {"words": 500}} if name == "santext" else {})}
 
 
 @pytest.mark.parametrize("name", rp.method_names())
@@ -54,7 +56,7 @@ def test_a_shadow_of_any_method_is_a_recipe_of_its_own_corpus(name, tmp_path):
     The word that marks it is part of no folder's name.
     """
     recipe = method_named(name).recipe
-    data: dict[str, Any] = {"method": name, "corpus": {"source": "the-audited.parquet"}}
+    data: dict[str, Any] = _quick(name) | {"corpus": {"source": "the-audited.parquet"}}
     data["privacy"] = {"ledger_key": "the-audited.key", "key": "the-audited"}
     for key in path_keys(recipe, PathKind.PRIVATE):
         block, _, field = key.partition(".")

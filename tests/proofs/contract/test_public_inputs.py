@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pytest
 import yaml
 from pydantic import BaseModel
+from toy_knowledge import ATTRIBUTES
 
 import rayprivacy as rp
 from rayprivacy.core.config import PRIVATE_SIDE, PUBLIC_SIDE, Config, PathKind, path_keys
@@ -39,6 +40,9 @@ NO_PLACES = {
     *("questions.pairs.evidence", "questions.pairs.question", "questions.heldout"),
     # public lists of names
     *("codes.values", "sanitize.labels.values", "model.intents", "model.slots", "policy.kinds"),
+    # what is asked about names, and how it is written
+    *("knowledge.attributes.name", "knowledge.attributes.values", "knowledge.attributes.unit"),
+    *("knowledge.attributes.questions", "knowledge.attributes.sentences"),
     # names of accounts, digests, and the ledger, whose URL is opened by SQLAlchemy and never read as text
     *("privacy.account", "privacy.corpus", "privacy.ledger", "redacted.central.account", "budget.account"),
     *("policy.digest", "weights", "loss"),
@@ -128,6 +132,7 @@ RECIPE_KEYS = [(name, key) for name, key in PUBLIC_KEYS if name not in ("space",
 
 def _recipe(name, key, public, **private):
     keys = {"method": name, "corpus.source": "elsewhere.jsonl"} if name != "trainer" else {}
+    keys |= {"knowledge.attributes": ATTRIBUTES} if name == "knowledge" else {}
     data = overridden({}, {**keys, **COMPANY.get(key, {}), key: str(public), **{k: str(v) for k, v in private.items()}})
     return TrainerRecipe.parse(data) if name == "trainer" else parse_recipe(data)
 

@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 from small_jobs import small_privacy
+from toy_knowledge import ATTRIBUTES
 
 import rayprivacy
 from rayprivacy.accounting.events import MetricLocalDpEvent
@@ -30,6 +31,9 @@ from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, Pri
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.generator import method as generator
+from rayprivacy.methods.knowledge import counting
+from rayprivacy.methods.knowledge import method as knowledge
+from rayprivacy.methods.knowledge import plan as planned
 from rayprivacy.methods.registry import method_of, parse_recipe
 from rayprivacy.methods.santext import method as santext
 from rayprivacy.methods.seqpate import method as seqpate
@@ -83,7 +87,9 @@ class Desk:
     def account(self, protection):
         rule = "metric" if protection.kind is AccountKind.METRIC_LOCAL else "zcdp"
         budget = Budget(1000.0, 1e-6)
-        self.ledger.ensure_account("talk", protection.unit, protection.relation, budget, rule, kind=protection.kind)
+        more = {"threshold_delta": 5e-7} if rule == "zcdp" else {}
+        terms = ("talk", protection.unit, protection.relation, budget, rule)
+        self.ledger.ensure_account(*terms, kind=protection.kind, **more)
 
     def charges(self, release):
         return self.ledger.charges_of("talk", release)
@@ -177,12 +183,26 @@ def sanitised_file(desk, changed, bit):
     return str(context.recipe.release_id)
 
 
+def answers_counted(desk, changed, bit):
+    """Names by another list of words, or by other stems; answers about names; and with more that is settled."""
+    recipe = desk.recipe(method="knowledge", knowledge={"attributes": ATTRIBUTES})
+    names = ("mirak", "zorvel") if changed == "names" else None
+    settled = {("mirak", "type")} if changed == "settled" else set()
+    desk.patch.setattr(counting, "english", lambda: frozenset({"a", "b" if changed == "words" else "c"}))
+    desk.patch.setattr(counting, "version", lambda _: "2" if changed == "stems" else "1")
+    desk.patch.setattr(counting, "counted", lambda *_: Private({"key": 9 + bit}))
+    asked = counting.Asked(recipe.knowledge, names, settled)
+    knowledge._released(desk.context(recipe), planned.ANSWERS, asked)
+    return str(recipe.release_id)
+
+
 CASES: dict[str, tuple[Callable[[Desk, str, int], str], str]] = {  # and what changes a question
     "methods/generator/method.py _shares": (label_shares, "values"),
     "blocks/match.py match_texts": (match_votes, "candidates model"),
     "methods/seqpate/method.py round": (teachers_votes, "hidden candidates allowed centre context rows words teachers"),
     "tuning/heldout_loss.py heldout_loss": (trial_loss, "weights tokenizer"),
     "methods/santext/method.py run": (sanitised_file, "vocabulary"),
+    "methods/knowledge/method.py _released": (answers_counted, "words stems names settled"),
 }
 CHANGES = [(caller, changed) for caller, (_, changes) in CASES.items() for changed in changes.split()]
 

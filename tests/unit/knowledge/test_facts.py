@@ -2,11 +2,14 @@
 
 import json
 
+import numpy as np
 import pyarrow as pa
 from toy_knowledge import small
 
-from rayprivacy.knowledge.facts import COUNTS, asked, facts, passages
+from rayprivacy.knowledge.facts import FACTS, answers, asked, facts, passages
+from rayprivacy.knowledge.reading import Vote
 from rayprivacy.questions.table import check_offsets, finished, write_formats
+from rayprivacy.release.thresholded import ReleasedCounts
 
 ROWS = [
     ("zorvel", "type", "water", 30.0),
@@ -18,9 +21,13 @@ ROWS = [
 ]
 
 
+def counted(rows):
+    ends = [(*row, row[-1] - 2, row[-1] + 2) for row in rows]
+    return pa.Table.from_pylist([dict(zip(FACTS.names, row, strict=True)) for row in ends], schema=FACTS)
+
+
 def found():
-    counts = pa.Table.from_pylist([dict(zip(COUNTS.names, row, strict=True)) for row in ROWS], schema=COUNTS)
-    return facts(counts, lambda count: (count - 2, count + 2))
+    return facts(counted(ROWS))
 
 
 def test_each_question_has_one_answer_with_the_largest_count_and_of_equal_ones_the_first():
@@ -34,8 +41,7 @@ def test_each_question_has_one_answer_with_the_largest_count_and_of_equal_ones_t
 
 
 def test_facts_do_not_depend_on_the_order_of_counts():
-    counts = pa.Table.from_pylist([dict(zip(COUNTS.names, row, strict=True)) for row in ROWS[::-1]], schema=COUNTS)
-    assert facts(counts, lambda count: (count - 2, count + 2)) == found()
+    assert facts(counted(ROWS[::-1])) == found()
 
 
 def test_passages_state_all_facts_of_a_name_in_several_wordings():
@@ -68,6 +74,14 @@ def test_questions_and_answers_stand_in_their_passages_and_are_written_as_others
 
 
 def test_without_facts_there_is_nothing_to_write():
-    nothing = facts(COUNTS.empty_table(), lambda count: (count, count))
+    nothing = facts(FACTS.empty_table())
     assert passages(nothing, small()) == []
     assert len(asked(nothing, small())) == 0
+
+
+def test_released_answers_have_the_interval_of_the_release():
+    votes = [Vote("zorvel", "type", "fire"), Vote("mirak", "home", 'Lake "Ost"')]
+    released = ReleasedCounts(tuple(vote.key for vote in votes), np.array([30.0, 25.0]), 2.0, 20.0)
+    low, high = released.interval()
+    rows = [tuple(row.values()) for row in answers(released).to_pylist()]
+    assert rows == [(*votes[0], 30.0, low[0], high[0]), (*votes[1], 25.0, low[1], high[1])]

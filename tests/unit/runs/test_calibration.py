@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from toy_knowledge import ATTRIBUTES
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import user_cache
@@ -69,6 +70,7 @@ CALIBRATED: dict[str, dict[str, Any]] = {
         "training": STEPS,
         "redacted": {"schedule": "step", "central": {"account": "plain", "epsilon": 8.0}},
     },
+    "counts": {"method": "knowledge", "knowledge": {"attributes": ATTRIBUTES}},
     "passages": {"method": "question_answering", "training": STEPS},
     "trainer": {"method": "trainer", "training": STEPS, "corpus": {"user": "who", "text": "said"}},
     "votes": {"method": "seqpate"},
