@@ -192,7 +192,7 @@ def answers_counted(desk, changed, bit):
     desk.patch.setattr(counting, "version", lambda _: "2" if changed == "stems" else "1")
     desk.patch.setattr(counting, "counted", lambda *_: Private({"key": 9 + bit}))
     asked = counting.Asked(recipe.knowledge, names, settled)
-    knowledge._released(desk.context(recipe), planned.ANSWERS, asked)
+    knowledge._released(desk.context(recipe), planned.ANSWERS if names else planned.NAMES, asked)
     return str(recipe.release_id)
 
 

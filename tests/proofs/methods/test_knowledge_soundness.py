@@ -52,7 +52,7 @@ def _counts(tmp_path, stage, users, **changes):
 
 ADVERSARIES = {
     "what all say": list(COMMON),
-    "the same in every text": [COMMON[0] for _ in range(20)],
+    "the same in every text": [f"This is day {n}. {COMMON[0]}" for n in range(20)],
     "many names of nobody": [secret(n) for n in range(12)],
     "many answers about names that are asked for": [
         f"{name.capitalize()} is a {kind} type, eats {food} and weighs {n} kg."
