@@ -55,7 +55,7 @@ PLACES, PUBLIC_NAMES, PUBLIC_POSTS = 60, 100, 2000
 _WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
 SCHEMA = {
-    "names": {"most": 10},
+    "names": {"most": 20},
     "attributes": [
         {
             "name": "type",

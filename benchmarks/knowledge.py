@@ -2,8 +2,8 @@
 
     python benchmarks/knowledge.py --users 2000 5000 --seeds 0 1 2 --json
 
-The corpus is that of benchmarks/creatures.py. Counts are those of `rayprivacy.knowledge`; noise is rounded Gaussian,
-drawn here and for this table alone: nothing that this script prints is private. Half of delta goes to the thresholds.
+The corpus is that of benchmarks/creatures.py. Votes are those of `rayprivacy.knowledge`, and noise, thresholds and the
+split of the budget those of `method: knowledge`; only Ray and the ledger are left out.
 
 - `reader`: of the statements in posts, right or wrong, what share is read, and of what is read, what share is said so;
 - `names`: of a creature's users, the share that names it among the names that count;
@@ -15,53 +15,45 @@ drawn here and for this table alone: nothing that this script prints is private.
 
 import argparse
 import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
-from statistics import NormalDist, mean
+from statistics import mean
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from creatures import SCHEMA, Options, tables
 from creatures_parts import QUESTIONS
 
-from rayprivacy.accounting.gaussian import mu_of
 from rayprivacy.core.keys import Key
-from rayprivacy.core.units import Budget
-from rayprivacy.knowledge.facts import FACTS, facts, passages
+from rayprivacy.knowledge.facts import FACTS, answers, facts, passages
 from rayprivacy.knowledge.kinds import shown
 from rayprivacy.knowledge.names import Names, name_of
 from rayprivacy.knowledge.reading import Reader, Vote
 from rayprivacy.knowledge.settings import NAME, KnowledgeConfig
+from rayprivacy.methods.knowledge.plan import ANSWERS, NAMES, plan_run, users_needed
+from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.models.sentences import SentenceModel
 from rayprivacy.questions.answers import exact_match, normalised
 from rayprivacy.questions.lexical import Bm25
+from rayprivacy.release.thresholded import ReleasedCounts, ThresholdedCounts
 
-DELTA, MOST = 1e-6, 10**9
+DELTA, MOST = 1e-6, 10**4
 FEW = 20  # users: a name of fewer is never released, and is not read for
 OF_READER = 300  # users whose statements are looked at
 
 
-@dataclass(frozen=True)
-class Noise:
-    """A release of sums to which a user adds at most `most` ones: its noise, and the count that is released above."""
+def counts_of(epsilon: float, most: int, known: bool) -> dict[str, ThresholdedCounts]:
+    """The counts of a run, by their stage; of known names there is none."""
+    asked = {**SCHEMA, "answers": {"most": most}, **({"names": {"file": "names.txt"}} if known else {})}
+    recipe = parse_recipe({"method": "knowledge", "knowledge": asked, "privacy": {"epsilon": epsilon, "delta": DELTA}})
+    return {stage.name: stage.mechanism for stage in plan_run(recipe).charged}
 
-    std: float
-    threshold: float
 
-    @staticmethod
-    def of(mu: float, delta: float, most: int) -> "Noise":
-        std = math.sqrt(most) / mu
-        return Noise(std, math.ceil(1 + std * NormalDist().inv_cdf(1 - delta / most)))
-
-    def released(self, counts: Mapping[Any, int], draw: np.random.Generator) -> dict[Any, float]:
-        noise = np.rint(draw.normal(0, self.std, len(counts)))
-        noisy = zip(sorted(counts), noise, strict=True)
-        return {key: count for key, each in noisy if (count := counts[key] + float(each)) > self.threshold}
+def released(mechanism: ThresholdedCounts, sums: Mapping[str, int]) -> ReleasedCounts:
+    """What passes, with fresh noise."""
+    return mechanism.to_counts(mechanism.draw(sums))
 
 
 class Bench:
@@ -116,17 +108,12 @@ class Bench:
             "names": named / sum(map(len, written)),
         }
 
-    def released(
-        self, users: int, epsilon: float, most: int, draw: np.random.Generator, known: bool
-    ) -> tuple[pa.Table, Noise]:
-        """Facts at an epsilon, of released names, or of `known` ones."""
-        mu, share = mu_of(Budget(epsilon, DELTA / 2)), 0.0 if known else self.config.names_share
-        names: Collection[str] = self.creatures
-        if not known:
-            about = Noise.of(mu * math.sqrt(share), DELTA / 4, self.config.names.most)
-            names = about.released(self.named(users), draw)
-        noise = Noise.of(mu * math.sqrt(1 - share), DELTA / (2 if known else 4), most)
-        return _facts(noise.released(self.votes(users, names, most), draw), noise), noise
+    def released(self, users: int, epsilon: float, most: int, known: bool) -> tuple[pa.Table, int]:
+        """Facts at an epsilon, of released names, or of `known` ones; and how many users a fact needs."""
+        counts = counts_of(epsilon, most, known)
+        names = self.creatures if known else frozenset(released(counts[NAMES], self.named(users)).keys)
+        sums = {vote.key: count for vote, count in self.votes(users, names, most).items()}
+        return facts(answers(released(counts[ANSWERS], sums))), users_needed(counts[ANSWERS])
 
     def right(self, found: pa.Table) -> dict[str, float]:
         """How much of the truth is released, and of what is released, how much is true; by attribute too."""
@@ -164,10 +151,9 @@ def attributes_asked(config: KnowledgeConfig) -> dict[str, str]:
     return {phrase: known[place][0] for phrase, place in zip(asked, nearest.argmax(1), strict=True)}
 
 
-def _facts(released: Mapping[Vote, float], noise: Noise) -> pa.Table:
-    wide = 1.96 * noise.std
-    ends = {vote: {"count": count, "low": count - wide, "high": count + wide} for vote, count in released.items()}
-    return facts(pa.Table.from_pylist([vote._asdict() | each for vote, each in ends.items()], schema=FACTS))
+def _facts(counts: Mapping[Vote, float]) -> pa.Table:
+    rows = [vote._asdict() | dict.fromkeys(("count", "low", "high"), count) for vote, count in counts.items()]
+    return facts(pa.Table.from_pylist(rows, schema=FACTS))
 
 
 def _key(row: Mapping[str, str]) -> tuple[str, str]:
@@ -181,18 +167,17 @@ def _plain(row: Mapping[str, str]) -> str:
 def rows(arguments: argparse.Namespace, seed: int) -> Iterator[dict[str, Any]]:
     """All rows of a seed."""
     bench = Bench(Options(max(arguments.users), arguments.names, seed, arguments.skew, arguments.parts))
-    draw, no_noise = np.random.default_rng([seed]), Noise(0, 0)
-    truth = _facts({Vote(*key, answer): 1.0 for key, answer in bench.truth.items()}, no_noise)
+    truth = _facts({Vote(*key, answer): 1.0 for key, answer in bench.truth.items()})
     yield {"row": "reader", **bench.reader(OF_READER)}
     yield {"row": "all facts", "open_book": bench.open_book(truth)}
     for users in arguments.users:
-        exact = _facts(bench.votes(users, bench.creatures, MOST), no_noise)
+        exact = _facts(bench.votes(users, bench.creatures, MOST))
         yield {"users": users, "row": "no noise", **bench.right(exact), "open_book": bench.open_book(exact)}
         for known, epsilon, most in product((True, False), arguments.epsilons, arguments.most):
-            found, noise = bench.released(users, epsilon, most, draw, known)
+            found, needed = bench.released(users, epsilon, most, known)
             yield {
                 "users": users, "row": "names known" if known else "names found", "epsilon": epsilon, "most": most,
-                "threshold": noise.threshold, **bench.right(found),
+                "threshold": needed, **bench.right(found),
                 **({"open_book": bench.open_book(found)} if most == max(arguments.most) else {}),
             }  # fmt: skip
 

@@ -19,12 +19,12 @@ class NamesConfig(Config):
     Attributes:
         file: a public file with one name a line; then no budget is spent on names. Left out, names are found: what
             many users write and no list of English words has.
-        most: names of a user that count, at most.
+        most: names of a user that count, at most: those of most of their texts.
         letters: of a name's words that are found, at least.
     """
 
     file: Annotated[str | None, PathKind.PUBLIC] = None
-    most: int = Field(default=10, ge=1, le=10_000)
+    most: int = Field(default=20, ge=1, le=10_000)
     letters: int = Field(default=4, ge=1)
 
 

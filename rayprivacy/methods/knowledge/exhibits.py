@@ -27,9 +27,8 @@ def of_facts(found: pa.Table, plan: Plan) -> list[Chart | Table]:
         (row["attribute"], str(row["count_count"]), f"{row['count_min']:.0f} to {row['count_max']:.0f}")
         for row in by.sort_by("attribute").to_pylist()
     ]
-    title = f"Facts of most users, {len(shown)} of {len(found)}"
     return [
-        Table(title, _COLUMNS, shown, internal=False),
+        Table("Facts of most users", _COLUMNS, shown, internal=False),
         Table("Facts by attribute", ("attribute", "facts", "users, with noise"), counted, internal=False),
         _passing(plan),
         *([_support([row["count"] for row in rows], plan)] if len(rows) > 1 else []),

@@ -26,6 +26,10 @@ SHARED = {  # of a public table of words, and of text that was released
     "From passages to the questions that are kept",
     "First words of questions, beside public ones",
     "Twelve questions, drawn and not chosen",
+    "Facts of most users",
+    "Facts by attribute",
+    "Chance to be released, by support",
+    "Support of facts",
 }
 CHART = Chart("errors", "Errors on held-out users", "step", "errors", {"ours": [(0.0, 1.0)]})
 TABLE = Table("Errors on held-out users", ("model", "errors"), [("ours", "3")])

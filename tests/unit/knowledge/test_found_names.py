@@ -43,6 +43,18 @@ def test_at_most_so_many_count_by_the_users_own_order(names):
     assert names.of(words, order_of()) == names.of(words[::-1], order_of()) == names.of(words * 3, order_of())
 
 
+def test_names_of_more_texts_come_first_however_often_one_text_says_another(names):
+    texts = [
+        "Zorvelbax and Zorvelcax",
+        "Zorvelbax, Zorvelcax and Zorveldax",
+        "Zorvelfax " * 20,
+        "Zorvelgax",
+        "Zorvelhax",
+    ]
+    for user in range(9):
+        assert {*names.of(texts, order_of(user))[:2]} == {"zorvelbax", "zorvelcax"}
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.text(max_size=80), max_size=5))
 def test_bounds_hold_whatever_a_user_writes(names, texts):
