@@ -38,8 +38,9 @@ def run(context: Context) -> Output:
     found, rounds = facts.FACTS.empty_table(), list[ReleasedCounts]()
     for stage in (plan.ANSWERS, plan.AGAIN)[: config.rounds]:
         settled = frozenset((row["name"], row["attribute"]) for row in found.to_pylist())
-        rounds.append(_released(context, stage, counting.Asked(config, names, settled)))
-        found = facts.facts(pa.concat_tables(map(facts.answers, rounds)))
+        if len(settled) < len(names) * len(config.attributes):  # else nothing is open, and nothing is charged
+            rounds.append(_released(context, stage, counting.Asked(config, names, settled)))
+            found = facts.facts(pa.concat_tables(map(facts.answers, rounds)))
     context.make_way()
     with context.stage(plan.FACTS):
         written = outputs.write(context, found)
@@ -60,11 +61,12 @@ def _public_names(context: Context) -> tuple[str, ...] | None:
 def _released(context: Context, stage: str, asked: counting.Asked) -> ReleasedCounts:
     """Count users, and release the counts, or find that done."""
     mechanism, question = context.plan.stage(stage).mechanism, asked.question
+    parts, corpus = context.plan.parts, context.corpus.corpus_digest(context.key)
     with context.stage(stage):
-        made_of = [context.corpus.corpus_digest(context.key), context.recipe.release_id, stage, question]
-        folder = context.run.private("counts") / digest_json([*made_of, mechanism.parameters])[:16]
+        made_of = [corpus, parts, context.recipe.release_id, stage, question, mechanism.parameters]
+        folder = context.run.private("counts") / digest_json(made_of)[:16]
         job = counting.Counting(asked, mechanism, context.shards.absolute(), context.key_path, folder)
-        sums = counting.counted(job, context.plan.parts, context.counter(plan.PARTS_COUNTED))
+        sums = counting.counted(job, parts, context.counter(plan.PARTS_COUNTED))
         return context.release_counts(stage, mechanism, sums, question=question).value
 
 

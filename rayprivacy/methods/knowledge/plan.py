@@ -32,7 +32,7 @@ NAMES, ANSWERS, AGAIN = "names", "answers", "answers to what is open"
 FACTS, MODEL = "facts, passages and questions", "model of the facts"
 PARTS_COUNTED, STEPS_LEARNT = "parts_counted", "steps_learnt"
 _OF_DELTA = 0.5  # what thresholds take
-_OF_USER = {NAMES: 1e8, ANSWERS: 4e8, AGAIN: 4e8}  # operations that take as long as reading ten short texts
+_OF_USER = {NAMES: 5e8, ANSWERS: 6e8, AGAIN: 6e8}  # operations that take as long as reading ten short texts
 _PUBLIC = (
     "What is asked about names (knowledge), the list of English words, and a file of names if there is one, are public"
     " and were not chosen by looking at the corpus."
