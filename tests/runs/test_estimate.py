@@ -22,7 +22,7 @@ from rayprivacy.runs.plan import UNKNOWN, Effort, Stage
 
 JOBS = Path(__file__).parents[2] / "jobs"
 CHAT = JOBS / "seqpate" / "chat.yaml"
-MAIN_JOBS = ("chat", "smcalflow", "dialog", "snips", "squad")  # the first of a method that has it
+MAIN_JOBS = ("chat", "smcalflow", "dialog", "snips", "squad", "creatures")  # the first of a method that has it
 OURS = Machine("ours", cpus=4, flops=1e9, has_bfloat16=True)
 OLD, START = replace(OURS, has_bfloat16=False), module.START_SECONDS
 SPREAD = Effort("sample", 0.53 * 400e9, processes=100, threads=False)
