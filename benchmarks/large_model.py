@@ -32,6 +32,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from rayprivacy.models.sources import resolve_base
 
 LAYERS, WIDTH, USERS = 22, 2048, 80
+KINDS = {"ray::RayTrainWorker": "training", "ray::MapWorker": "writing"}
 LOOK_SECONDS, LOOKS_AT_SHARES = 0.5, 4
 RECIPE = {
     "method": "generator",
@@ -123,12 +124,12 @@ def _watch(driver: psutil.Process) -> dict[str, Any]:
 
 
 def _kind(process: psutil.Process) -> str:
-    """`training`, `writing` and so on for workers of Ray; nothing for others."""
+    """Whether a process trains or writes; nothing for others, which hold no model."""
     try:
         title = " ".join(process.cmdline())
     except psutil.Error:
         return ""
-    return title.split()[0].removeprefix("ray::") if title.startswith("ray::") and "IDLE" not in title else ""
+    return next((kind for name, kind in KINDS.items() if title.startswith(name)), "")
 
 
 def _memory(process: psutil.Process) -> tuple[int, int]:
