@@ -41,16 +41,15 @@ def public_names(path: str) -> list[str]:
     Raises:
         ConfigError: it cannot be read, has no name, or a line is none.
     """
-    key, names = "knowledge.names.file", dict[str, None]()
+    key = "knowledge.names.file"
     lines = read_text(path, key, "give one name a line in UTF-8").split("\n")
-    for number, line in enumerate(lines, start=1):
-        name = " ".join(filter(None, map(name_of, WORD.findall(line))))
+    names = [" ".join(filter(None, map(name_of, WORD.findall(line)))) for line in lines]
+    for number, (line, name) in enumerate(zip(lines, names, strict=True), start=1):
         if line.strip() and not name:
             raise ConfigError(f"{key} is {path!r}, whose line {number} has no word of a name: drop the line.")
-        names |= dict.fromkeys(filter(None, [name]))
-    if not names:
+    if not any(names):
         raise ConfigError(f"{key} is {path!r}, which has no name: write one a line, or leave the key out.")
-    return sorted(names)
+    return sorted({*names} - {""})
 
 
 class Names:
