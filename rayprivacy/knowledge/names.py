@@ -10,7 +10,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.written import read_text
@@ -97,6 +98,7 @@ class Names:
 @cache
 def english() -> frozenset[str]:
     """The stems of a public list of English words."""
-    (folder,) = (each for each in files(MODEL).iterdir() if each.name.startswith(MODEL))
-    words = json.loads(folder.joinpath("vocab", "strings.json").read_text("utf-8"))
+    roots = getattr(find_spec(MODEL), "submodule_search_locations", ())  # its import would bring spaCy
+    (file,) = (path for root in roots for path in Path(root).glob(f"{MODEL}-*/vocab/strings.json"))
+    words = json.loads(file.read_text("utf-8"))
     return frozenset(stem for word in words if word.isalpha() for stem, _ in placed_stems(word))
