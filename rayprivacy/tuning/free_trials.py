@@ -6,7 +6,8 @@ the private side of the run may be gone, and no ledger is opened.
 
 Annotations are split by their documents, or by their passages where they name none: three fifths give rewards, and what
 readers learn, and the others judge. All trials are judged by the same ones, so the best figure of many is too high by
-what luck there is in a choice; it is never told without its interval, and without how many it was chosen among.
+what luck there is in a choice; it is never told without its interval, and without how many it was chosen among. A judge
+of answers has learnt from all annotations; what it leaves out, it leaves out of all trials.
 """
 
 import json
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
-from rayprivacy.core.files import Json, read_json, write_json
+from rayprivacy.core.files import Json, private_directory, read_json, write_json
 from rayprivacy.core.private import digest_json
 from rayprivacy.core.written import dump_yaml
 from rayprivacy.corpus.settings import CorpusConfig
@@ -44,6 +45,7 @@ from rayprivacy.tuning.trials import Values
 
 LEAST_GROUPS = 10  # of annotations, of which four judge
 _READ = ("question", "context", "evidence_start", "attribution")  # columns of a set
+_DECIDING = (*FREE_KEYS, "questions.pairs.", "questions.seed")  # keys of a set that decide what comes of a trial
 _BY = "questions.keep.by"
 
 
@@ -85,11 +87,11 @@ class FreeTrials:
 
     @property
     def shape(self) -> Json:
-        """What a search that goes on must have in common with the one that began: also what was asked."""
-        own = {name: value for name, value in flat(self.base).items() if not name.startswith(FREE_KEYS)}
-        return self.space.shape("trials", "concurrent") | {
-            "asked": digest_json([own, self.asked.select(_READ).to_pylist()])
-        }
+        """What a search that goes on must have in common with the one that began: also what was asked, and of what."""
+        others = {key: value for key, value in flat(self.base).items() if key not in self.space.search}
+        own = {key: value for key, value in others.items() if key.startswith(_DECIDING)}
+        asked = digest_json([own, self.asked.select(_READ).to_pylist()])
+        return self.space.shape("trials", "concurrent") | {"asked": asked}
 
     def settings(self, values: Values) -> QuestionsConfig:
         """The settings of a trial; ConfigError where a value is out of range, or a selection cannot be judged."""
@@ -123,8 +125,9 @@ class FreeTrials:
     def report(self, values: Values, number: int) -> Json:
         """Go on with a trial to one of its reports, the first of which is 1, and measure what it keeps."""
         name = self.name(values)
-        judged = self._running.setdefault(name, self._choosing(values).judged())
-        found = next(judged) if self.space.pruning else [*judged][-1]
+        if name not in self._running:
+            self._running[name] = self._choosing(values).judged()
+        found = next(self._running[name]) if self.space.pruning else [*self._running[name]][-1]
         if not found.kept:
             raise RayPrivacyError("a trial keeps no question: search other keys, or larger shares.")
         write_json(self._file(name), {"values": dict(values), "kept": found.kept, "found": found.found.tolist()})
@@ -162,7 +165,7 @@ class FreeTrials:
         return Choosing(self.sets, eligible, settings, self.asked["likelihood"].to_numpy(), actors=0)
 
     def _file(self, name: str) -> Path:
-        return self.root / "trials" / f"{name}.json"
+        return private_directory(self.root / "trials") / f"{name}.json"
 
 
 def _release(place: Path) -> tuple[Path, CorpusConfig | None, str]:

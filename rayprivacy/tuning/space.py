@@ -49,7 +49,6 @@ from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.evaluation.language import distinct_n, documents_nll, perplexity
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.questions.public import ANNOTATIONS
 from rayprivacy.release.votes import SIGMA_RANGE
 from rayprivacy.runs.files import Overrides, lines_named, read_mapping
 from rayprivacy.runs.recipe import Recipe
@@ -73,8 +72,9 @@ _NOT_CHARGED = {
 # What a trial protects, and which corpus it reads, is not for a search to decide.
 FIXED_KEYS = ("method", "seed", "privacy", "evaluation", "resources", "corpus", "audit")
 SEARCHABLE = ("privacy.epsilon", "corpus.max_records_per_user", "corpus.max_chars")
-# All that a trial of `free` may change: what was asked, answered and judged stays, and so do the annotations.
+# All that a trial of `free` may change, but for two keys; a judge has learnt from annotations that judge trials, too.
 FREE_KEYS = ("questions.value.", "questions.keep.")
+TAKEN_OVER = ("questions.value.annotations", "questions.keep.attributable")
 
 
 class Domain(Config):
@@ -312,7 +312,7 @@ class Space(Config):
                 " and only there"
             )
         for key in (*self.search, *flat(self.fixed)) if free else ():
-            if not key.startswith(FREE_KEYS) or key == ANNOTATIONS:
+            if not key.startswith(FREE_KEYS) or key in TAKEN_OVER:
                 raise ValueError(
                     f"'{key}' is searched or fixed and charging is 'free', whose trials take over all that was asked,"
                     " answered, judged and annotated: take keys of questions.value and questions.keep"

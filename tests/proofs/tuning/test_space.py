@@ -27,6 +27,14 @@ from rayprivacy.tuning.space import load_space, merged
 NORM = {"training.clipping_norm": 1.0}
 CHARGED = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
 PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
+FREE: dict[str, Any] = {
+    "release": "run",
+    "recipe": None,
+    "charging": "free",
+    "budget": None,
+    "search": {"questions.keep.share": {"uniform": [0.2, 0.8]}},
+    "metric": {"name": "annotated_accuracy"},
+}
 
 
 @pytest.mark.parametrize(
@@ -42,10 +50,27 @@ PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
         ({"search": {"training.steps": {"loguniform": [0, 2]}}}, "both numbers must be positive"),
         ({"search": {"training.steps": {"uniform": [1, 2], "choice": [1, 2]}}}, "give one of uniform"),
         ({"search": {"training.steps": {"choice": [1]}}}, "two different values"),
-        ({"charging": "free"}, "charging"),
+        ({"charging": "free"}, "give a `release` with 'free', a `recipe` with all others"),
+        ({"release": "run"}, "give a `release` with 'free', a `recipe` with all others"),
+        ({"recipe": None}, "give a `release` with 'free', a `recipe` with all others"),
+        ({"metric": {"name": "annotated_accuracy"}}, "'annotated_accuracy' goes with 'free'"),
+        (FREE | {"metric": {"name": "distinct_2"}}, "'annotated_accuracy' goes with 'free'"),
+        (FREE | {"recipe": "generator.yaml"}, "give a `release` with 'free', a `recipe` with all others"),
+        (FREE | {"budget": {"account": "a", "epsilon": 1.0}}, "goes with all but 'public' and 'free'"),
+        (FREE | {"public": PUBLIC}, "the block `public` goes with 'public'"),
+        (FREE | {"search": {"training.steps": {"integers": [2, 4]}}}, "'training.steps' is searched or fixed"),
+        (FREE | {"search": {"questions.asker.steps": {"integers": [2, 4]}}}, "take keys of questions.value and"),
+        (FREE | {"search": {"questions.seed": {"integers": [2, 4]}}}, "take keys of questions.value and"),
+        (FREE | {"search": {"questions.value.annotations": {"choice": ["a", "b"]}}}, "judged and annotated: take keys"),
+        (
+            FREE | {"search": {"questions.keep.attributable": {"choice": [True, False]}}},
+            "judged and annotated: take keys",
+        ),
+        (FREE | {"fixed": {"privacy": {"epsilon": 1.0}}}, "'privacy.epsilon' is searched or fixed"),
+        (FREE | {"fixed": {"questions": {"pairs": None}}}, "'questions.pairs' is searched or fixed"),
         ({"charging": "public"}, "the block `public` goes with 'public'"),
-        ({"charging": "public", "public": PUBLIC}, "the block `budget` goes with all but 'public'"),
-        ({"budget": None}, "the block `budget` goes with all but 'public'"),
+        ({"charging": "public", "public": PUBLIC}, "the block `budget` goes with all but 'public' and 'free'"),
+        ({"budget": None}, "the block `budget` goes with all but 'public' and 'free'"),
         ({"charging": "select"}, "use searcher random, and no pruning"),
         ({"charging": "select", "searcher": "random", "pruning": {}}, "use searcher random, and no pruning"),
         ({"charging": "select", "searcher": "random", "concurrent": 2}, "one trial after the other"),
@@ -70,6 +95,18 @@ def test_a_wrong_space_is_one_sentence(bench, blocks, says):
         load_space(bench.space(**blocks))
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_keys_that_select_among_questions_are_searched_for_free(bench):
+    searched = {"questions.keep.by": {"choice": ["none", "value"]}, "questions.value.batch": {"integers": [40, 80]}}
+    space = load_space(bench.space(**FREE | {"search": searched, "pruning": {"grace": 1}, "concurrent": 2}))
+    assert space.release == str(bench.folder / "run")
+
+
+def test_what_names_a_search_of_a_recipe_has_no_release(bench):
+    """A selection that was begun before there were releases to search is the same selection, and the same charge."""
+    space = load_space(bench.space())
+    assert space.shape("trials") == json.loads(space.model_dump_json(exclude={"trials", "release"}))
 
 
 def test_paths_are_looked_up_beside_the_space_file(bench, monkeypatch):
