@@ -139,8 +139,9 @@ class FreeTrials:
 
     def said(self, values: Values, among: int) -> str:
         """How the set of the best trial is made, and what its figure is worth: a line each."""
-        changed = [f"{key}={json.dumps(value)}" for key, value in self._changed(values).items()]
-        options = " ".join(f"-o {shlex.quote(each)}" for each in changed)
+        changed = self._changed(values).items()
+        written = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in changed)
+        options = " ".join(f"-o {shlex.quote(each)}" for each in written)
         found = np.array(read_json(self._file(self.name(values)))["found"])
         whole = next(self._choosing({_BY: "none"}).judged())
         own, every, more = (self._figure(each, whole) for each in (found, whole.found, found - whole.found))

@@ -62,10 +62,7 @@ FREE: dict[str, Any] = {
         (FREE | {"search": {"questions.asker.steps": {"integers": [2, 4]}}}, "take keys of questions.value and"),
         (FREE | {"search": {"questions.seed": {"integers": [2, 4]}}}, "take keys of questions.value and"),
         (FREE | {"search": {"questions.value.annotations": {"choice": ["a", "b"]}}}, "judged and annotated: take keys"),
-        (
-            FREE | {"search": {"questions.keep.attributable": {"choice": [True, False]}}},
-            "judged and annotated: take keys",
-        ),
+        (FREE | {"search": {"questions.keep.attributable": {"choice": [True, False]}}}, "judged and annotated: take"),
         (FREE | {"fixed": {"privacy": {"epsilon": 1.0}}}, "'privacy.epsilon' is searched or fixed"),
         (FREE | {"fixed": {"questions": {"pairs": None}}}, "'questions.pairs' is searched or fixed"),
         ({"charging": "public"}, "the block `public` goes with 'public'"),
