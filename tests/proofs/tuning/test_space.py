@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from contextlib import nullcontext
 from typing import Any
 
@@ -22,7 +23,7 @@ from rayprivacy.tuning import selection
 from rayprivacy.tuning.outcome import conclude, open_study
 from rayprivacy.tuning.search import feasible, start_search
 from rayprivacy.tuning.selection import same_event
-from rayprivacy.tuning.space import load_space, merged
+from rayprivacy.tuning.space import assigned, load_space, merged
 
 NORM = {"training.clipping_norm": 1.0}
 CHARGED = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
@@ -35,6 +36,10 @@ FREE: dict[str, Any] = {
     "search": {"questions.keep.share": {"uniform": [0.2, 0.8]}},
     "metric": {"name": "annotated_accuracy"},
 }
+NOT_FREE = [
+    *("training.steps", "generation.texts", "questions.asker.steps", "questions.pairs", "questions.judge"),
+    *("questions.seed", "questions.value.annotations", "questions.keep.attributable", "questions.keep", "questions"),
+]
 
 
 @pytest.mark.parametrize(
@@ -58,13 +63,6 @@ FREE: dict[str, Any] = {
         (FREE | {"recipe": "generator.yaml"}, "give a `release` with 'free', a `recipe` with all others"),
         (FREE | {"budget": {"account": "a", "epsilon": 1.0}}, "goes with all but 'public' and 'free'"),
         (FREE | {"public": PUBLIC}, "the block `public` goes with 'public'"),
-        (FREE | {"search": {"training.steps": {"integers": [2, 4]}}}, "'training.steps' is searched or fixed"),
-        (FREE | {"search": {"questions.asker.steps": {"integers": [2, 4]}}}, "take keys of questions.value and"),
-        (FREE | {"search": {"questions.seed": {"integers": [2, 4]}}}, "take keys of questions.value and"),
-        (FREE | {"search": {"questions.value.annotations": {"choice": ["a", "b"]}}}, "judged and annotated: take keys"),
-        (FREE | {"search": {"questions.keep.attributable": {"choice": [True, False]}}}, "judged and annotated: take"),
-        (FREE | {"fixed": {"privacy": {"epsilon": 1.0}}}, "'privacy.epsilon' is searched or fixed"),
-        (FREE | {"fixed": {"questions": {"pairs": None}}}, "'questions.pairs' is searched or fixed"),
         ({"charging": "public"}, "the block `public` goes with 'public'"),
         ({"charging": "public", "public": PUBLIC}, "the block `budget` goes with all but 'public' and 'free'"),
         ({"budget": None}, "the block `budget` goes with all but 'public' and 'free'"),
@@ -92,6 +90,15 @@ def test_a_wrong_space_is_one_sentence(bench, blocks, says):
         load_space(bench.space(**blocks))
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", NOT_FREE)
+def test_a_free_search_takes_no_key_of_the_recipe(bench, key):
+    """Nor one of what was asked, answered, judged or annotated: neither searched nor fixed."""
+    searched = FREE | {"search": {key: {"choice": [1, 2]}}}
+    for blocks in (searched, FREE | {"fixed": assigned({}, {key: 1})}):
+        with pytest.raises(ConfigError, match=re.escape(f"'{key}' is searched or fixed and charging is 'free'")):
+            load_space(bench.space(**blocks))
 
 
 def test_keys_that_select_among_questions_are_searched_for_free(bench):
