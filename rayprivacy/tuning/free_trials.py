@@ -65,6 +65,8 @@ class FreeTrials:
     def of(space: Space, root: Path) -> "FreeTrials":
         """Read a release, and refuse what trials cannot be made of."""
         place, here = Path(space.release).resolve(), Path.cwd()
+        if root.resolve().is_relative_to(place):
+            raise ConfigError(f"--out is {root}, which is the release, or lies in it: name a folder of its own.")
         table, corpus, command = _release(place.relative_to(here) if place.is_relative_to(here) else place)
         base = overridden(begun_with(table.parent), flat(space.fixed))
         settings = parse_questions(base)

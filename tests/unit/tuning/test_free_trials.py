@@ -83,6 +83,12 @@ def test_a_release_of_which_trials_cannot_be_made_is_one_sentence(name, place, m
     assert not (place / "out").exists()
 
 
+@pytest.mark.parametrize("out", ["set", "set/search"])
+def test_a_search_lies_in_a_folder_of_its_own(place, out):
+    with pytest.raises(ConfigError, match="set.*, which is the release, or lies in it: name a folder of its own"):
+        FreeTrials.of(load_space(write_space(place)), place / out)
+
+
 def test_a_set_that_is_half_made_is_refused_and_so_are_few_documents(place, monkeypatch):
     monkeypatch.chdir(place)
     stages = place / "set" / "stages.json"
