@@ -85,7 +85,7 @@ def test_a_release_of_which_trials_cannot_be_made_is_one_sentence(name, place, m
 
 @pytest.mark.parametrize("out", ["set", "set/search"])
 def test_a_search_lies_in_a_folder_of_its_own(place, out):
-    with pytest.raises(ConfigError, match="set.*, which is the release, or lies in it: name a folder of its own"):
+    with pytest.raises(ConfigError, match=r"set.*, which is the release, or lies in it: name a folder of its own"):
         FreeTrials.of(load_space(write_space(place)), place / out)
 
 
