@@ -30,7 +30,7 @@ from rayprivacy.evaluation.figures import mean_figure
 from rayprivacy.methods.registry import load_recipe, method_of
 from rayprivacy.questions.choosing import MEASURED, Choosing, Judged, Sets
 from rayprivacy.questions.keep import may_be_kept
-from rayprivacy.questions.public import ANNOTATIONS, annotations, public_pairs
+from rayprivacy.questions.public import ANNOTATIONS, annotations, public_pairs, rows_of_annotations
 from rayprivacy.questions.settings import QuestionsConfig, parse_questions
 from rayprivacy.runs.directory import RECIPE
 from rayprivacy.runs.files import overridden
@@ -45,7 +45,6 @@ from rayprivacy.tuning.trials import Values
 
 LEAST_GROUPS = 10  # of annotations, of which four judge
 _READ = ("question", "context", "evidence_start", "attribution")  # columns of a set
-_DECIDING = (*FREE_KEYS, "questions.pairs.", "questions.seed")  # keys of a set that decide what comes of a trial
 _BY = "questions.keep.by"
 
 
@@ -59,6 +58,7 @@ class FreeTrials:
     base: Json  # the keys of the set, as the space fixes them
     asked: pa.Table
     sets: Sets = field(repr=False)
+    read: str  # a digest of all that trials read
     _running: dict[str, Iterator[Judged]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @staticmethod
@@ -85,15 +85,15 @@ class FreeTrials:
                 f"{ANNOTATIONS} are of {found} documents, of which two fifths judge trials: annotate"
                 f" {LEAST_GROUPS} or more."
             )
-        return FreeTrials(space, root, command, base, asked, sets)
+        read = digest_json([asked.select(_READ).to_pylist(), pairs, rows_of_annotations(annotated)])
+        return FreeTrials(space, root, command, base, asked, sets, read)
 
     @property
     def shape(self) -> Json:
-        """What a search that goes on must have in common with the one that began: also what was asked, and of what."""
-        others = {key: value for key, value in flat(self.base).items() if key not in self.space.search}
-        own = {key: value for key, value in others.items() if key.startswith(_DECIDING)}
-        asked = digest_json([own, self.asked.select(_READ).to_pylist()])
-        return self.space.shape("trials", "concurrent") | {"asked": asked}
+        """What a search that goes on must have in common with the one that began: also what trials read."""
+        own = {key: value for key, value in flat(self.base).items() if key.startswith((*FREE_KEYS, "questions.seed"))}
+        others = {key: value for key, value in own.items() if key not in self.space.search}
+        return self.space.shape("trials", "concurrent") | {"read": digest_json([others, self.read])}
 
     def settings(self, values: Values) -> QuestionsConfig:
         """The settings of a trial; ConfigError where a value is out of range, or a selection cannot be judged."""

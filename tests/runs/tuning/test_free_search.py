@@ -87,14 +87,13 @@ def test_a_killed_search_goes_on_and_one_of_other_questions_does_not(place):
     rows = trials(folder, "killed")
     assert [row["state"] for row in rows] == ["finished"] * 3
     assert rows[:2] == trials(folder, "one")[:2]
-    table = pq.read_table(folder / "set" / "questions.parquet")
-    pq.write_table(table.slice(1), folder / "set" / "questions.parquet")
-    try:
+    for path in (folder / "set" / "questions.parquet", folder / "annotations.parquet", folder / "pairs.parquet"):
+        table = pq.read_table(path)
+        pq.write_table(table.slice(1), path)
         again = command([*words, "--resume", "-o", "trials=4"], folder)
-    finally:
-        pq.write_table(table, folder / "set" / "questions.parquet")
-    assert again.returncode == 2
-    assert "holds a search of another space" in again.stderr
+        pq.write_table(table, path)
+        assert again.returncode == 2
+        assert "holds a search of another space" in again.stderr
 
 
 def test_a_trial_that_falls_behind_is_pruned_after_an_estimator(place):
