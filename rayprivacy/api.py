@@ -154,6 +154,8 @@ def tune(
 ) -> "Outcome | Result | None":
     """Search the keys of a recipe, under one account that pays for the search, or go on with a search.
 
+    A space of charging `free` searches among the questions about a release instead, and nothing pays for that.
+
     Args:
         space: a space file, such as those in `tune_spaces/`.
         overrides: a mapping of dotted keys to values, or `key.path=value` strings with YAML values.

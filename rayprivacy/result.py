@@ -67,7 +67,7 @@ class Result:
         """
         import ray.data
 
-        from rayprivacy.reporting.questions import whole_set
+        from rayprivacy.runs.questions import whole_set
 
         return ray.data.read_parquet(str(whole_set(self.path)))
 

@@ -240,7 +240,7 @@ def tune(
     out: Annotated[Path, typer.Option(help="Folder of the search.")] = Path("runs/search"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a search that was stopped.")] = False,
 ) -> None:
-    """Search the keys of a recipe, under one account that pays for the search.
+    """Search the keys of a recipe, under one account that pays for the search; or, for free, which questions are kept.
 
     Example: rayprivacy tune SPACE.yaml --out runs/search -o trials=6
     """
@@ -267,5 +267,7 @@ def _show(outcome: "Outcome", out: Path, console: Console) -> None:
         console.print(f"the search ended early: {outcome.exhausted}; what follows is the best so far")
     if outcome.spent is not None:
         console.print(f"the account has spent {outcome.spent:.1%} of its cap", highlight=False)
+    if outcome.said:
+        typer.echo(outcome.said)
     files = (("best recipe", "best.yaml"), ("all trials", "trials.parquet"), ("frontier", "frontier.png"))
-    show_files((label, out / name) for label, name in files)
+    show_files((label, out / name) for label, name in files if (out / name).exists())

@@ -5,9 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.questions.overlap import words
+from rayprivacy.questions.settings import KeepConfig
 
 Mask = npt.NDArray[np.bool_]
+ATTRIBUTABLE = "attributable"
 SCORED = ("likelihood", "classifier", "ranking", "value")
 SHARES = (0.4, 0.6, 0.8)  # of values, that are tried
 
@@ -27,6 +30,31 @@ def distinct(questions: Sequence[str]) -> Mask:
     kept = np.zeros(len(questions), dtype=bool)
     kept[[*first.values()]] = True
     return kept
+
+
+def may_be_kept(questions: Sequence[str], labels: Sequence[str] | None, keep: KeepConfig) -> Mask:
+    """Which questions may be kept: those that the judge supports, and of them the first of those that are alike.
+
+    Args:
+        questions: as they were asked.
+        labels: the judge's, if there is one.
+        keep: what is left out.
+
+    Raises:
+        RayPrivacyError: it is none of them.
+    """
+    found = np.ones(len(questions), dtype=bool)
+    if keep.attributable and labels is not None:
+        found = np.array([label == ATTRIBUTABLE for label in labels])
+    if keep.distinct:
+        rows = np.flatnonzero(found)
+        found[rows] = distinct([questions[int(row)] for row in rows])
+    if not found.any():
+        raise RayPrivacyError(
+            f"no question is kept: of {len(questions)} the judge finds none attributable: set"
+            " questions.keep.attributable to false, or give other annotations."
+        )
+    return found
 
 
 def selection(by: str, columns: Mapping[str, npt.NDArray[np.generic]], share: float, dice: np.random.Generator) -> Mask:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import Json, at_home, read_json
+from rayprivacy.core.files import Json, at_home
 from rayprivacy.core.uris import is_uri, shown
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.ledger.certificate import Certificate
@@ -27,8 +27,7 @@ from rayprivacy.runs.questions import (
     require_finished,
     settled,
 )
-from rayprivacy.runs.questions_folder import TABLE
-from rayprivacy.runs.questions_plan import STAGES, check_questions
+from rayprivacy.runs.questions_plan import check_questions
 
 
 @dataclass(frozen=True)
@@ -89,11 +88,3 @@ def _ask_run(root: Path, settings: QuestionsConfig, *, actors: int, resume: bool
         found = make_set(material, settings, out, base=base, actors=actors, resume=resume, console=console)
         write_questions_card(out, certificate)
     return found
-
-
-def whole_set(root: Path) -> Path:
-    """The table of questions about a run's text; ConfigError where there is none, or it is not whole."""
-    folder = root / QUESTIONS
-    if not ((folder / STAGES).is_file() and "counts" in read_json(folder / STAGES)):
-        raise ConfigError(f"{root} holds no finished questions: ask them with `rayprivacy questions {root} --resume`.")
-    return folder / TABLE

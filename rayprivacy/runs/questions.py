@@ -28,9 +28,9 @@ from rayprivacy.corpus.sources import check_source
 from rayprivacy.questions.settings import QuestionsConfig
 from rayprivacy.runs.checks import require_no_run
 from rayprivacy.runs.decide import best_engine_for
-from rayprivacy.runs.directory import CERTIFICATE, RECIPE, alone
+from rayprivacy.runs.directory import CERTIFICATE, QUESTIONS, RECIPE, alone
 from rayprivacy.runs.meter import Meter
-from rayprivacy.runs.questions_folder import WORK, Counted, Folder, Material
+from rayprivacy.runs.questions_folder import TABLE, WORK, Counted, Folder, Material
 from rayprivacy.runs.questions_plan import STAGES, begun_with
 from rayprivacy.runs.questions_stages import Making
 from rayprivacy.runs.recipe import LOCAL, of_a_run
@@ -73,6 +73,14 @@ def require_finished(root: Path) -> None:
         raise ConfigError(f"{root} lies in the private folder of a run, and is no release: name the run itself.")
     if not (root / CERTIFICATE).is_file():
         raise ConfigError(f"{root} holds a run that is not finished: finish it with `rayprivacy run --resume`.")
+
+
+def whole_set(root: Path) -> Path:
+    """The table of questions about a run's text; ConfigError where there is none, or it is not whole."""
+    folder = root / QUESTIONS
+    if not ((folder / STAGES).is_file() and "counts" in read_json(folder / STAGES)):
+        raise ConfigError(f"{root} holds no finished questions: ask them with `rayprivacy questions {root} --resume`.")
+    return folder / TABLE
 
 
 def released_material(root: Path, texts: str, labels: Sequence[str], release: str, claim: str) -> Material:

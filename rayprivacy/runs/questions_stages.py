@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -35,20 +34,12 @@ from rayprivacy.questions.clozes import Document, Passage
 from rayprivacy.questions.entities import finder
 from rayprivacy.questions.evidence import evidence_table
 from rayprivacy.questions.judge import trained_judge
-from rayprivacy.questions.keep import Mask, distinct
+from rayprivacy.questions.keep import ATTRIBUTABLE, Mask, may_be_kept
 from rayprivacy.questions.overlap import Idf, words
 from rayprivacy.questions.phrases import Phrases, divergence
-from rayprivacy.questions.public import (
-    Pair,
-    annotations,
-    held_out,
-    public_pairs,
-    row_of,
-    rows_of_annotations,
-    rows_of_pairs,
-)
+from rayprivacy.questions.public import Pair, annotations, public_pairs
 from rayprivacy.questions.retriever import train_retriever
-from rayprivacy.questions.settings import QuestionsConfig
+from rayprivacy.questions.settings import AskerConfig, QuestionsConfig
 from rayprivacy.questions.table import finished, write_formats
 from rayprivacy.questions.texts import Texts, write_texts
 from rayprivacy.runs.directory import MODEL
@@ -69,7 +60,16 @@ from rayprivacy.runs.questions_plan import (
 
 _TEXTS, _ASKED, _ANSWERED, _DRAWN = "texts.parquet", "asked.parquet", "answered.parquet", "drawn"
 JUDGE = "judge"
-_ATTRIBUTABLE = "attributable"
+
+
+def public_base(asker: AskerConfig) -> Backbone:
+    """The public model that learns to ask."""
+    assert asker.base is not None, "decided before"
+    try:
+        return load_backbone(ModelConfig(base=asker.base))
+    except ConfigError as error:
+        message = str(error)
+    raise ConfigError(message.replace("model.base", "questions.asker.base"))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Making:
             write_texts(self.material.texts, self.texts.path, self.material.together)
         asked, found = self._asked() if self.settings.pairs else (self._only_clozes(), {})
         found |= self._judged(asked) if self.settings.judge else {}
-        eligible = self._eligible(asked, found)
+        eligible = may_be_kept(asked["question"].to_pylist(), found.get("attribution"), self.settings.keep)
         if self.settings.pairs:
             with self.folder.stage(VALUES):
                 chosen = self._choosing(asked, eligible, found.get("likelihood"))()
@@ -125,13 +125,7 @@ class Making:
     @cached_property
     def backbone(self) -> Backbone:
         """The public model that learns to ask."""
-        base = self.settings.asker.base
-        assert base is not None, "decided before"
-        try:
-            return load_backbone(ModelConfig(base=base))
-        except ConfigError as error:
-            message = str(error)
-        raise ConfigError(message.replace("model.base", "questions.asker.base"))
+        return public_base(self.settings.asker)
 
     @cached_property
     def evidence(self) -> pa.Table:
@@ -211,34 +205,9 @@ class Making:
             scratch.rename(folder)
         return folder
 
-    def _eligible(self, asked: pa.Table, found: dict[str, Any]) -> Mask:
-        """Which questions may be kept: those that the judge supports, and of them the first of those that are alike."""
-        keep, eligible = self.settings.keep, np.ones(len(asked), dtype=bool)
-        if keep.attributable and self.settings.judge:
-            eligible = np.array([label == _ATTRIBUTABLE for label in found["attribution"]])
-        if keep.distinct:
-            texts = asked["question"].to_pylist()
-            rows = np.flatnonzero(eligible)
-            eligible[rows] = distinct([texts[row] for row in rows])
-        if not eligible.any():
-            raise RayPrivacyError(
-                f"no question is kept: of {len(asked)} the judge finds none attributable: set"
-                " questions.keep.attributable to false, or give other annotations."
-            )
-        return eligible
-
     def _choosing(self, asked: pa.Table, eligible: Mask, likelihood: Any) -> Choosing:
-        settings, source = self.settings, rows_of_pairs(self.pairs)
-        if self.annotated:
-            annotated = rows_of_annotations(self.annotated)
-        else:
-            source, annotated = held_out(source, settings.seed)
-        written = [
-            row_of(row["question"], row["context"], row["evidence_start"])
-            for row in asked.select(["question", "context", "evidence_start"]).to_pylist()
-        ]
-        sets = Sets.of(self.backbone, source, written, annotated)
-        return Choosing(sets, eligible, settings, likelihood, self.folder.actors)
+        sets = Sets.about(asked, self.backbone, self.pairs, self.annotated, self.settings.seed)
+        return Choosing(sets, eligible, self.settings, likelihood, self.folder.actors)
 
     def _written(self, asked: pa.Table, found: dict[str, Any], chosen: Chosen) -> Json:
         """Write the questions and their formats, which say what they were made of."""
@@ -277,7 +246,7 @@ class Making:
             counts["answered_by_a_span"] = pc.sum(pc.equal(questions["answer_kind"], SPAN)).as_py()
             counts["found_again"] = pc.sum(questions["roundtrip"]).as_py()
         if self.settings.judge:
-            counts[_ATTRIBUTABLE] = pc.sum(pc.equal(questions["attribution"], _ATTRIBUTABLE)).as_py()
+            counts[ATTRIBUTABLE] = pc.sum(pc.equal(questions["attribution"], ATTRIBUTABLE)).as_py()
         return counts | {"kept": pc.sum(questions["kept"]).as_py()}
 
     @property

@@ -24,6 +24,7 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import write_atomic
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.tuning.budgeted import can_pay, live_charges
+from rayprivacy.tuning.free_trials import FreeTrials
 from rayprivacy.tuning.space import MetricConfig, Space
 from rayprivacy.tuning.trainable import EPSILON, UTILITY
 from rayprivacy.tuning.trials import Trials
@@ -112,7 +113,7 @@ class TrialRow:
     state: State  # `refused` and `failed` trials have no figure; the account has too little left for a refused one
     release_id: str  # empty when it was infeasible
     utility: float | None  # the metric
-    epsilon: float | None  # what its recipe asked for
+    epsilon: float | None  # what its recipe asked for; None where none runs
     charges: int  # that were made
     planned: int  # charges of a whole trial, with its reports where the metric is charged
     share: float | None  # part of the account's cap that the charges took; None where trials are free
@@ -127,28 +128,34 @@ class Outcome:
     best: TrialRow | None  # the best whole trial, or the best pruned one if there is no whole one
     exhausted: str | None  # why there are fewer trials than asked for; None if there are not
     spent: float | None  # part of the account's cap that is used in all; None where trials are free
+    said: str = ""  # of the best trial of `free`: how it is used, and what its figure is worth
 
 
 _ARROW: Mapping[Any, pa.DataType] = {int: pa.int64(), float | None: pa.float64()}  # all else is text
 _SCHEMA = pa.schema([(each.name, _ARROW.get(each.type, pa.string())) for each in fields(TrialRow)])
 
 
-def conclude(trials: Trials, ledger: Ledger | None, exhausted: str | None) -> Outcome:
+def conclude(trials: Trials | FreeTrials, ledger: Ledger | None, exhausted: str | None) -> Outcome:
     """Write `trials.parquet`, `best.yaml` and `frontier.png`; `ledger` is None where trials were free."""
-    rows = _rows(trials, ledger)
+    rows, said = _rows(trials, ledger), ""
     best = _best(rows, trials.space.metric.mode)
     pq.write_table(pa.Table.from_pylist([asdict(row) for row in rows], _SCHEMA), trials.root / "trials.parquet")
     if best is not None:
-        write_atomic(trials.root / "best.yaml", trials.best(json.loads(best.values)).encode())
+        values = json.loads(best.values)
+        if isinstance(trials, FreeTrials):
+            said = trials.said(values, sum(row.utility is not None for row in rows))
+        notes = "".join(f"# {line}\n" for line in said.splitlines())
+        write_atomic(trials.root / "best.yaml", f"{notes}{trials.best(values)}".encode())
+    if best is not None and isinstance(trials, Trials):
         ended = [row for row in rows if row.state == "finished" or row is best]
         shown = [(row.epsilon or 0.0, row.utility or 0.0, row is best) for row in ended]
         draw_frontier(shown, trials.space.metric, trials.root / "frontier.png")
     budget = trials.space.budget
     spent = ledger.status(budget.account).share if ledger and budget else None
-    return Outcome(rows, best, exhausted, spent)
+    return Outcome(rows, best, exhausted, spent, said)
 
 
-def _rows(trials: Trials, ledger: Ledger | None) -> list[TrialRow]:
+def _rows(trials: Trials | FreeTrials, ledger: Ledger | None) -> list[TrialRow]:
     rows: dict[str, TrialRow] = {}
     for trial in open_study(trials.space, trials.root).trials:
         if trial.state is not TrialState.WAITING:
@@ -159,27 +166,31 @@ def _rows(trials: Trials, ledger: Ledger | None) -> list[TrialRow]:
     return sorted(rows.values(), key=lambda row: row.number)
 
 
-def _row(trials: Trials, ledger: Ledger | None, trial: FrozenTrial, values: str) -> TrialRow:
+def _row(trials: Trials | FreeTrials, ledger: Ledger | None, trial: FrozenTrial, values: str) -> TrialRow:
     number, figures, searched = trial.number, trial.values, json.loads(values)
     try:
-        recipe, bill = trials.recipe(searched), trials.bill(searched)
+        name, bill = trials.name(searched), trials.bill(searched)
     except ConfigError:
         return TrialRow(number, "infeasible", "", None, None, 0, 0, None, values)
     made, share = _spend(trials, ledger, {release for release, _ in bill})
     state: State
     if figures:
         # Ray Tune tells a searcher of every report but the last one, which ends the trial.
-        state = "finished" if len(trial.intermediate_values) + 1 >= trials.reports(recipe) else "pruned"
+        state = "finished" if len(trial.intermediate_values) + 1 >= trials.reports(searched) else "pruned"
     else:
-        budget = trials.space.budget
-        protection = trials.protection(searched)
-        refused = ledger and budget and not can_pay(ledger, budget.account, [bill], protection)
-        state = "refused" if refused else "failed"
+        state = "refused" if _is_refused(trials, ledger, searched) else "failed"
     utility = figures[0] if figures else None
-    return TrialRow(number, state, recipe.release_id, utility, recipe.privacy.epsilon, made, len(bill), share, values)
+    return TrialRow(number, state, name, utility, trials.epsilon(searched), made, len(bill), share, values)
 
 
-def _spend(trials: Trials, ledger: Ledger | None, releases: Set[str]) -> tuple[int, float | None]:
+def _is_refused(trials: Trials | FreeTrials, ledger: Ledger | None, values: Mapping[str, Any]) -> bool:
+    budget = trials.space.budget
+    if ledger is None or budget is None or isinstance(trials, FreeTrials):
+        return False
+    return not can_pay(ledger, budget.account, [trials.bill(values)], trials.protection(values))
+
+
+def _spend(trials: Trials | FreeTrials, ledger: Ledger | None, releases: Set[str]) -> tuple[int, float | None]:
     budget = trials.space.budget
     if ledger is None or budget is None:
         return 0, None

@@ -1,10 +1,9 @@
 """A search: the space is read, what cannot work is refused, and its rule of charging takes over.
 
-Trials of a selection are in `selection`. Those that all pay (`pay_for_all`), or that read public text only (`public`),
-run here by Ray Tune.
+Trials of a selection are in `selection`. Those that all pay (`pay_for_all`), that read public text only (`public`), or
+the questions of a release (`free`), run here by Ray Tune.
 """
 
-import json
 import logging
 import os
 import random
@@ -30,11 +29,12 @@ from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import method_of
 from rayprivacy.runs import account, decide, files, session
 from rayprivacy.runs.checks import check_files, table_behind
-from rayprivacy.runs.recipe import Recipe
+from rayprivacy.runs.recipe import LOCAL, Recipe
 from rayprivacy.tuning.budgeted import Candidate, PricedSearcher, can_pay
+from rayprivacy.tuning.free_trials import FreeTrials
 from rayprivacy.tuning.outcome import Outcome, conclude, ended, open_study, optuna_search
 from rayprivacy.tuning.selection import run_selection
-from rayprivacy.tuning.space import lines_of_trials, load_space, read_sentences
+from rayprivacy.tuning.space import Space, lines_of_trials, load_space, read_sentences
 from rayprivacy.tuning.trainable import EPSILON, FAILED, REFUSED, UTILITY, Trial
 from rayprivacy.tuning.trials import DECIDED, SPACE, Trials, Values
 
@@ -54,6 +54,8 @@ def start_search(
     space = load_space(path, overrides)
     if space.metric.text is not None:
         read_sentences(space.metric)
+    if space.charging == "free":
+        return run_free(space, path, overrides, out.absolute(), resume, console)
     trials = Trials.of(space, out.absolute())
     with lines_of_trials(space, path, overrides):
         example = feasible(trials)
@@ -64,13 +66,25 @@ def start_search(
     return run_search(trials, example, console)
 
 
-def feasible(trials: Trials) -> Values:
+def run_free(
+    space: Space, path: Path, overrides: files.Overrides, root: Path, resume: bool, console: Console
+) -> Outcome:
+    """Search, or go on with a search, without a charge: there is neither an account nor a key."""
+    trials = FreeTrials.of(space, root)
+    with lines_of_trials(space, path, overrides):
+        feasible(trials)
+    _open_folder(trials, resume)
+    with session.ray_session(LOCAL):
+        return _search(trials, None, console)
+
+
+def feasible(trials: Trials | FreeTrials) -> Values:
     """Some values of the space that can be run; raises the ConfigError of the last ones if none were found."""
     dice, refusal = random.Random(0), ConfigError()
     for _ in range(_TRIED):
         values = {key: domain.draw(dice) for key, domain in trials.space.search.items()}
         try:
-            trials.charges(values)
+            trials.bill(values)
         except ConfigError as error:
             refusal = error
         else:
@@ -103,8 +117,8 @@ def _check_example(trials: Trials, example: Values) -> None:
         )
 
 
-def _open_folder(trials: Trials, resume: bool) -> None:
-    root, shape = trials.root, json.loads(trials.space.model_dump_json(exclude={"trials", "concurrent"}))
+def _open_folder(trials: Trials | FreeTrials, resume: bool) -> None:
+    root, shape = trials.root, trials.shape
     stored = root / SPACE
     if stored.exists():
         if not resume:
@@ -114,19 +128,20 @@ def _open_folder(trials: Trials, resume: bool) -> None:
                 f"{root} holds a search of another space: resume it with its own, or choose another --out."
             )
     private_directory(root)
-    write_atomic(root / DECIDED, dump_yaml(decide.decisions(trials.base, root / DECIDED)).encode())
+    if isinstance(trials, Trials):
+        write_atomic(root / DECIDED, dump_yaml(decide.decisions(trials.base, root / DECIDED)).encode())
     write_json(stored, shape)
 
 
 class RecipeSearch(PricedSearcher):
-    """Optuna's suggestions for a space file: each is a recipe that charges itself, chunk by chunk."""
+    """Optuna's suggestions for a space file: each is a recipe that charges itself, chunk by chunk, or is free."""
 
     failure: ConfigError | None = None  # what broke the search
 
     def __init__(
         self,
         inner: OptunaSearch,
-        trials: Trials,
+        trials: Trials | FreeTrials,
         ledger: Ledger | None,
         known: Iterable[Values],
         progress: Callable[[Values, Json], None],
@@ -135,7 +150,7 @@ class RecipeSearch(PricedSearcher):
         # same releases again; `progress` takes the values and the last figures of each trial that ends.
         super().__init__(inner, waits=True)
         self._trials, self._ledger, self._progress = trials, ledger, progress
-        self._started = {trials.recipe(values).release_id for values in known}
+        self._started = {trials.name(values) for values in known}
 
     def suggest(self, trial_id: str) -> Any:
         """The values of the next trial, None to be asked again later, or FINISHED."""
@@ -168,12 +183,13 @@ class RecipeSearch(PricedSearcher):
         return {"_metric": self._metric, "_mode": self._mode}
 
     def _candidate(self, name: str, config: Mapping[str, Any]) -> Candidate:
-        return Candidate(name, config, self._trials.recipe(config).release_id, self._trials.bill(config))
+        return Candidate(name, config, self._trials.name(config), self._trials.bill(config))
 
     def _admit(self, candidate: Candidate) -> bool:
         budget = self._trials.space.budget
         if self._ledger is None or budget is None:
             return True
+        assert isinstance(self._trials, Trials), "nothing else has a budget"
         protection = self._trials.protection(candidate.config)
         return can_pay(self._ledger, budget.account, self._bills(candidate), protection)
 
@@ -182,13 +198,13 @@ def run_search(trials: Trials, example: Values, console: Console) -> Outcome:
     """Search, or go on with a search; the order of an account that is not open yet is chosen from `example`."""
     recipe = trials.recipe(example).absolute()
     load_or_create_key(Path(recipe.privacy.key))
-    os.environ |= _ENVIRONMENT
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial's end, good or bad, is told by us
     with session.ray_session(recipe.resources.address), _paying(trials, recipe, example) as ledger:
         return _search(trials, ledger, console)
 
 
-def _search(trials: Trials, ledger: Ledger | None, console: Console) -> Outcome:
+def _search(trials: Trials | FreeTrials, ledger: Ledger | None, console: Console) -> Outcome:
+    os.environ |= _ENVIRONMENT
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial's end, good or bad, is told by us
     space = trials.space
     failures: list[str] = []
     past = ended(open_study(space, trials.root))
@@ -214,7 +230,7 @@ def _search(trials: Trials, ledger: Ledger | None, console: Console) -> Outcome:
     return outcome
 
 
-def _tuner(trials: Trials, searcher: RecipeSearch, samples: int) -> tune.Tuner:
+def _tuner(trials: Trials | FreeTrials, searcher: RecipeSearch, samples: int) -> tune.Tuner:
     space, root, pruning = trials.space, trials.root, trials.space.pruning
     attempt = sum(1 for _ in (root / "tune").glob("attempt-*")) + 1
     trial = tune.with_parameters(Trial, trials=[ray.put(trials)], home=str(Path.cwd()))
@@ -256,7 +272,7 @@ def _paying(trials: Trials, recipe: Recipe, example: Values) -> Iterator[Ledger 
 
 def _line(values: Values, figures: Json) -> str:
     if UTILITY in figures:
-        result = f"{figures[UTILITY]:.4g} at epsilon {figures[EPSILON]:g}"
+        result = f"{figures[UTILITY]:.4g}" + (f" at epsilon {figures[EPSILON]:g}" if EPSILON in figures else "")
     else:
         result = "refused by the account" if REFUSED in figures else f"failed: {figures.get(FAILED, 'no reason given')}"
     shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in values.items()}

@@ -171,7 +171,7 @@ def _costs(trials: Trials, values: Values, event: DpEvent) -> bool:
 def _selection(trials: Trials, recipe: Recipe, trial: DpEvent, key: Key) -> Selection:
     select = trials.space.select
     event = select_event(trial, select.mean, select.distribution, select.shape)
-    shape = trials.space.model_dump(mode="json", exclude={"budget", "trials", "concurrent"})
+    shape = trials.space.shape("budget", "trials", "concurrent")
     name = f"select-{digest_json([shape, recipe.release_id])[:16]}"
     return Selection(name, event, key.digest("select", name, source_stamp(recipe.corpus)))
 

@@ -1,17 +1,20 @@
 """The space file: a recipe, the keys that are searched, the metric, the searcher, and the rule of charging.
 
-Three rules of charging:
+Four rules of charging:
 
 - `pay_for_all`: each trial is a release of its own, charged to one account chunk by chunk before the chunk runs. All of
   it may be published, so any searcher and any pruning is allowed.
 - `select`: a secret number of independent random trials, of which only the winner leaves (Papernot & Steinke, 2022).
   One charge, little more than one trial's. No pruning, and no searcher that looks at results.
 - `public`: the recipe runs on a public corpus instead. Free; the private corpus is never opened.
+- `free`: no recipe runs. What is searched is how questions about a release are valued and which of them are kept, and
+  trials read the release and public annotations alone.
 
 What makes one trial better than another is a figure of public or released text, or one that is charged:
 
 - `public_perplexity`: of the trial's model on public sentences of yours (`metric.text`, one a line);
 - `distinct_2`, ... : of its synthetic text alone;
+- `annotated_accuracy`: of readers that learnt from the questions that a trial of `free` keeps, on public annotations;
 - `heldout_loss`: of its model on held-out private text, with noise, and paid for before it is seen, which
   `pay_for_all` alone can do.
 
@@ -24,6 +27,7 @@ True
 CategoricalDistribution(choices=(1, 2))
 """
 
+import json
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,13 +55,15 @@ from rayprivacy.runs.recipe import Recipe
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 Value = bool | int | float | str | None
-Charging = Literal["pay_for_all", "select", "public"]
+Charging = Literal["pay_for_all", "select", "public", "free"]
 Mode = Literal["min", "max"]  # whether small or large is good
-CHARGED = "heldout_loss"
-MODES: Mapping[str, Mode] = {"public_perplexity": "min", "distinct_1": "max", "distinct_2": "max", CHARGED: "min"}
-_NOT_CHARGED = {
-    "select": "where a trial and its score are one mechanism",
-    "public": "which never opens the private corpus",
+CHARGED, ANNOTATED = "heldout_loss", "annotated_accuracy"
+MODES: Mapping[str, Mode] = {
+    "public_perplexity": "min",
+    "distinct_1": "max",
+    "distinct_2": "max",
+    ANNOTATED: "max",
+    CHARGED: "min",
 }
 _NOT_CHARGED = {
     "select": "where a trial and its score are one mechanism",
@@ -66,6 +72,9 @@ _NOT_CHARGED = {
 # What a trial protects, and which corpus it reads, is not for a search to decide.
 FIXED_KEYS = ("method", "seed", "privacy", "evaluation", "resources", "corpus", "audit")
 SEARCHABLE = ("privacy.epsilon", "corpus.max_records_per_user", "corpus.max_chars")
+# All that a trial of `free` may change, but for two keys; a judge has learnt from annotations that judge trials, too.
+FREE_KEYS = ("questions.value.", "questions.keep.")
+TAKEN_OVER = ("questions.value.annotations", "questions.keep.attributable")
 
 
 class Domain(Config):
@@ -251,6 +260,8 @@ class Space(Config):
 
     Attributes:
         recipe: path of the recipe, from the folder of the space file.
+        release: for `free`, in place of a recipe: a finished run with questions, or a folder of questions about public
+            text; from the folder of the space file, too.
         fixed: changes to the recipe that all trials share, as blocks of a recipe.
         search: dotted keys of the recipe, each with its domain.
         charging: which trials are charged, and how; see the module.
@@ -267,7 +278,8 @@ class Space(Config):
     """
 
     named: ClassVar[str] = "space"
-    recipe: str = Field(min_length=1)
+    recipe: str = ""
+    release: str = ""
     fixed: Json = Field(default_factory=dict)
     search: dict[str, Domain] = Field(min_length=1)
     charging: Charging = "pay_for_all"
@@ -290,11 +302,29 @@ class Space(Config):
         return self
 
     @model_validator(mode="after")
+    def _is_of_a_recipe_or_of_a_release(self) -> "Space":
+        free = self.charging == "free"
+        if bool(self.release) != free or bool(self.recipe) == free:
+            raise ValueError(f"charging is '{self.charging}': give a `release` with 'free', a `recipe` with all others")
+        if (self.metric.name == ANNOTATED) != free:
+            raise ValueError(
+                f"metric.name is '{self.metric.name}' and charging '{self.charging}': '{ANNOTATED}' goes with 'free',"
+                " and only there"
+            )
+        for key in (*self.search, *flat(self.fixed)) if free else ():
+            if not key.startswith(FREE_KEYS) or key in TAKEN_OVER:
+                raise ValueError(
+                    f"'{key}' is searched or fixed and charging is 'free', whose trials take over all that was asked,"
+                    " answered, judged and annotated: take keys of questions.value and questions.keep"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _is_paid(self) -> "Space":
         if (self.charging == "public") != (self.public is not None):
             raise ValueError(f"charging is '{self.charging}': the block `public` goes with 'public', and only there")
-        if (self.charging == "public") == (self.budget is not None):
-            raise ValueError(f"charging is '{self.charging}': the block `budget` goes with all but 'public'")
+        if (self.charging in ("public", "free")) == (self.budget is not None):
+            raise ValueError(f"charging is '{self.charging}': the block `budget` goes with all but 'public' and 'free'")
         if self.metric.charged and self.charging in _NOT_CHARGED:
             raise ValueError(
                 f"metric.name is '{self.metric.name}' and charging '{self.charging}', {_NOT_CHARGED[self.charging]}:"
@@ -316,12 +346,19 @@ class Space(Config):
                 raise ValueError("pruning compares trials by one figure: use objectives 'utility', or no pruning")
         return self
 
+    def shape(self, *left_out: str) -> Json:
+        """What tells one search from another, without some keys; and without `release`, which is a later key than the
+        others, where there is none.
+        """
+        names = {*left_out, *(() if self.release else ("release",))}
+        return dict(json.loads(self.model_dump_json(exclude=names)))
+
 
 def load_space(path: Path, overrides: Overrides = ()) -> Space:
     """Read a space file and apply `key.path=value` overrides; paths in it become absolute."""
     data = read_mapping(path, "space", overrides)
-    for block, key in ((data, "recipe"), (data.get("metric"), "text")):
-        if isinstance(block, dict) and isinstance(block.get(key), str):
+    for block, key in ((data, "recipe"), (data, "release"), (data.get("metric"), "text")):
+        if isinstance(block, dict) and isinstance(block.get(key), str) and block[key]:
             block[key] = str((path.parent / block[key]).absolute())
     with lines_named(path, "space", overrides):
         return Space.parse(data)
@@ -340,6 +377,8 @@ def lines_of_trials(space: Space, path: Path, overrides: Overrides) -> Iterator[
             error.at = ("search", searched[0])
         elif _has(space.fixed, error.at):
             error.at = ("fixed", *error.at)
+        elif space.release:
+            raise
         else:
             file, kind, given = Path(space.recipe), "recipe", ()
         with lines_named(file, kind, given):
@@ -367,6 +406,18 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:
         under = result.get(key)
         result[key] = merged(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
     return result
+
+
+def flat(block: Mapping[str, Any], start: str = "") -> Json:
+    """The dotted keys of all values of nested blocks.
+
+    >>> flat({"training": {"steps": 2}, "seed": 1})
+    {'training.steps': 2, 'seed': 1}
+    """
+    found: Json = {}
+    for key, value in block.items():
+        found |= flat(value, f"{start}{key}.") if isinstance(value, Mapping) else {f"{start}{key}": value}
+    return found
 
 
 def assigned(base: Mapping[str, Any], values: Mapping[str, Any]) -> Json:

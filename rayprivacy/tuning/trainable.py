@@ -30,7 +30,7 @@ SEAL = Seal(ReleaseError, "what was charged stays charged once, so run the searc
 
 
 class Trial(tune.Trainable):
-    """A trial of `pay_for_all` or `public`.
+    """A trial of any search but a selection.
 
     All that a Trainable starts must fit into its placement group, and a whole run has no size that is known. So the run
     lives in an actor beside it, on the driver's node, where the search's files are.
@@ -57,11 +57,11 @@ class Trial(tune.Trainable):
 class _Runner:
     def __init__(self, trials: Any, values: dict[str, Any], home: str) -> None:
         os.chdir(home)
-        self._trials, self._recipe = trials, trials.recipe(values)
+        self._trials, self._values = trials, values
 
     def report(self, number: int) -> dict[str, Any]:
         try:
-            return dict(SEAL.around("a trial")(self._trials.report)(self._recipe, number))
+            return dict(SEAL.around("a trial")(self._trials.report)(self._values, number))
         except BudgetRefusedError:
             return {REFUSED: True, "done": True}
         except RayPrivacyError as error:

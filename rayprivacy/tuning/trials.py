@@ -71,6 +71,19 @@ class Trials:
             )
         return Trials(space, root, merged(base, kept), private)
 
+    @property
+    def shape(self) -> Json:
+        """What a search that goes on must have in common with the one that began."""
+        return self.space.shape("trials", "concurrent")
+
+    def name(self, values: Values) -> str:
+        """The release that a trial makes; ConfigError where a value is out of range."""
+        return self.recipe(values).release_id
+
+    def epsilon(self, values: Values) -> float:
+        """What a trial asks for."""
+        return self.recipe(values).privacy.epsilon
+
     def recipe(self, values: Values) -> Recipe:
         """The recipe of a trial; ConfigError where a value is out of range."""
         return self._candidate(values)[0]
@@ -90,7 +103,7 @@ class Trials:
         reports: list[Owed] = []
         if metric.charged:
             report = report_mechanism(metric, recipe).event
-            chunks = [self.chunks(recipe, number) for number in range(1, self.reports(recipe) + 1)]
+            chunks = [self.chunks(recipe, number) for number in range(1, self.reports(values) + 1)]
             reports = [(report_release(metric, recipe, chunk), report) for chunk in chunks]
         return with_reports([(recipe.release_id, event) for event in plan.charges], reports)
 
@@ -102,9 +115,9 @@ class Trials:
         """All that a trial will charge, as one event."""
         return ComposedDpEvent(self.charges(values))
 
-    def reports(self, recipe: Recipe) -> int:
+    def reports(self, values: Values) -> int:
         """How often a trial reports: after each chunk if trials are pruned, else once."""
-        return self._chunks_of(recipe) if self.space.pruning else 1
+        return self._chunks_of(self.recipe(values)) if self.space.pruning else 1
 
     def chunks(self, recipe: Recipe, report: int) -> int:
         """How many chunks have run at a report, of which the first is 1."""
@@ -114,9 +127,9 @@ class Trials:
         """The run directory of a trial."""
         return self.root / "trials" / recipe.release_id
 
-    def report(self, recipe: Recipe, number: int) -> Json:
+    def report(self, values: Values, number: int) -> Json:
         """Run a trial up to one of its reports, the first of which is 1, or find that done, and measure its model."""
-        last = number >= self.reports(recipe)
+        last, recipe = number >= self.reports(values), self.recipe(values)
         method = method_of(recipe)
         folder, metric = self.folder(recipe), self.space.metric
         until = None if last else number

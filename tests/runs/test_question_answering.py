@@ -1,10 +1,14 @@
 """Question answering as its users run it: private passages in; a model, passages, and questions about these out."""
 
 import json
+import shlex
+import shutil
 import signal
 
 import pyarrow.parquet as pq
 import pytest
+from commands import command
+from question_sets import write_space
 from small_jobs import Job, ledger_lines
 from small_questions import ASKED_MARK, MARK, small_job, write_passages
 from toy_bench import QUIET
@@ -143,6 +147,29 @@ def test_a_run_that_nobody_killed_asks_the_same_and_pays_nothing(done):
     answer = done.run("again", "--resume", "-o", "questions=null", "-o", "training.steps=3")
     assert answer.returncode == 2
     assert "holds a run of another recipe" in answer.stderr
+
+
+def test_a_search_among_the_questions_pays_nothing_and_its_best_keys_make_a_set(done, tmp_path):
+    ledger = (done.folder / "ledger.db").read_bytes()
+    out = shutil.copytree(done.folder / "out", tmp_path / "out", ignore=shutil.ignore_patterns("private"))
+    certificate = (out / directory.CERTIFICATE).read_bytes()
+    space = write_space(tmp_path, release="out", fixed={"questions": {"keep": {"by": "value"}}}, trials=2)
+    found = command(["tune", str(space), "--out", "search"], tmp_path)
+    assert found.returncode == 0, found.stderr
+    words = shlex.split(next(line for line in found.stdout.splitlines() if line.startswith("rayprivacy questions")))
+    assert words[2] == "out"
+    assert command(words[1:], tmp_path).returncode == 0
+    said = json.loads((out / "questions" / "stages.json").read_text())
+    share = said["inputs"]["questions"]["keep"]["share"]
+    assert f"questions.keep.share={share}" in words
+    assert said["kept_by"] == "value"
+    assert said["counts"]["kept"] == round(share * said["counts"]["questions"])
+    assert (out / directory.CERTIFICATE).read_bytes() == certificate
+    assert (done.folder / "ledger.db").read_bytes() == ledger
+    # What was asked is as it was, so the search goes on.
+    again = command(["tune", str(space), "--out", "search", "--resume", "-o", "trials=3"], tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert len(pq.read_table(tmp_path / "search" / "trials.parquet")) == 3
 
 
 @pytest.mark.exhaustive

@@ -9,6 +9,7 @@ import toy_method
 import toy_sanitised
 from commands import command
 from public_pages import write_asked
+from question_sets import write_set, write_space
 from toy_bench import QUIET, SPOKEN, USERS
 from zygote import fork_command
 
@@ -144,3 +145,16 @@ def test_a_claim_that_fell_is_said_in_every_file(released):
     assert "treat all of them as private" in card
     assert "differential-privacy" not in card
     assert content(folder)[1:] == before[1:]
+
+
+@pytest.mark.parametrize("released", ["toy"], indirect=True)
+def test_a_free_search_of_a_release_needs_neither_the_private_side_nor_a_ledger(released, tiny_base, tmp_path):
+    write_set(tmp_path, tiny_base).rename(released.path / "questions")
+    before = {path: path.read_bytes() for path in released.path.rglob("*") if path.is_file()}
+    space = write_space(tmp_path, release=str(released.path), trials=1)
+    done = command(["tune", str(space), "--out", "search"], released.path.parent)
+    assert done.returncode == 0, done.stderr
+    assert f"rayprivacy questions {released.path.name} -o questions.keep.by=value -o" in done.stdout
+    assert {path: path.read_bytes() for path in released.path.rglob("*") if path.is_file()} == before
+    assert not [*released.path.parent.glob("*.db*"), *released.path.parent.glob("*.key")]
+    assert not (released.path / "private").exists()

@@ -48,8 +48,9 @@ NO_PLACES = {
     *("policy.digest", "weights", "loss"),
     # the machine
     *("resources.address", "resources.stages.stage"),
-    # of a space: the recipe's own file, and keys of it, which are checked in every recipe that is made of them
-    *("recipe", "fixed", "search", "search.choice", "metric.name"),
+    # of a space: the recipe's own file, and keys of it, which are checked in every recipe that is made of them;
+    # and what was released, whose private folder is never read
+    *("recipe", "fixed", "search", "search.choice", "metric.name", "release"),
 }
 CLOSED = (int, float, bool, types.NoneType)
 

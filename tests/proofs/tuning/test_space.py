@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from contextlib import nullcontext
 from typing import Any
 
@@ -22,11 +23,23 @@ from rayprivacy.tuning import selection
 from rayprivacy.tuning.outcome import conclude, open_study
 from rayprivacy.tuning.search import feasible, start_search
 from rayprivacy.tuning.selection import same_event
-from rayprivacy.tuning.space import load_space, merged
+from rayprivacy.tuning.space import assigned, load_space, merged
 
 NORM = {"training.clipping_norm": 1.0}
 CHARGED = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
 PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
+FREE: dict[str, Any] = {
+    "release": "run",
+    "recipe": None,
+    "charging": "free",
+    "budget": None,
+    "search": {"questions.keep.share": {"uniform": [0.2, 0.8]}},
+    "metric": {"name": "annotated_accuracy"},
+}
+NOT_FREE = [
+    *("training.steps", "generation.texts", "questions.asker.steps", "questions.pairs", "questions.judge"),
+    *("questions.seed", "questions.value.annotations", "questions.keep.attributable", "questions.keep", "questions"),
+]
 
 
 @pytest.mark.parametrize(
@@ -42,10 +55,17 @@ PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
         ({"search": {"training.steps": {"loguniform": [0, 2]}}}, "both numbers must be positive"),
         ({"search": {"training.steps": {"uniform": [1, 2], "choice": [1, 2]}}}, "give one of uniform"),
         ({"search": {"training.steps": {"choice": [1]}}}, "two different values"),
-        ({"charging": "free"}, "charging"),
+        ({"charging": "free"}, "give a `release` with 'free', a `recipe` with all others"),
+        ({"release": "run"}, "give a `release` with 'free', a `recipe` with all others"),
+        ({"recipe": None}, "give a `release` with 'free', a `recipe` with all others"),
+        ({"metric": {"name": "annotated_accuracy"}}, "'annotated_accuracy' goes with 'free'"),
+        (FREE | {"metric": {"name": "distinct_2"}}, "'annotated_accuracy' goes with 'free'"),
+        (FREE | {"recipe": "generator.yaml"}, "give a `release` with 'free', a `recipe` with all others"),
+        (FREE | {"budget": {"account": "a", "epsilon": 1.0}}, "goes with all but 'public' and 'free'"),
+        (FREE | {"public": PUBLIC}, "the block `public` goes with 'public'"),
         ({"charging": "public"}, "the block `public` goes with 'public'"),
-        ({"charging": "public", "public": PUBLIC}, "the block `budget` goes with all but 'public'"),
-        ({"budget": None}, "the block `budget` goes with all but 'public'"),
+        ({"charging": "public", "public": PUBLIC}, "the block `budget` goes with all but 'public' and 'free'"),
+        ({"budget": None}, "the block `budget` goes with all but 'public' and 'free'"),
         ({"charging": "select"}, "use searcher random, and no pruning"),
         ({"charging": "select", "searcher": "random", "pruning": {}}, "use searcher random, and no pruning"),
         ({"charging": "select", "searcher": "random", "concurrent": 2}, "one trial after the other"),
@@ -70,6 +90,27 @@ def test_a_wrong_space_is_one_sentence(bench, blocks, says):
         load_space(bench.space(**blocks))
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", NOT_FREE)
+def test_a_free_search_takes_no_key_of_the_recipe(bench, key):
+    """Nor one of what was asked, answered, judged or annotated: neither searched nor fixed."""
+    searched = FREE | {"search": {key: {"choice": [1, 2]}}}
+    for blocks in (searched, FREE | {"fixed": assigned({}, {key: 1})}):
+        with pytest.raises(ConfigError, match=re.escape(f"'{key}' is searched or fixed and charging is 'free'")):
+            load_space(bench.space(**blocks))
+
+
+def test_keys_that_select_among_questions_are_searched_for_free(bench):
+    searched = {"questions.keep.by": {"choice": ["none", "value"]}, "questions.value.batch": {"integers": [40, 80]}}
+    space = load_space(bench.space(**FREE | {"search": searched, "pruning": {"grace": 1}, "concurrent": 2}))
+    assert space.release == str(bench.folder / "run")
+
+
+def test_what_names_a_search_of_a_recipe_has_no_release(bench):
+    """A selection that was begun before there were releases to search is the same selection, and the same charge."""
+    space = load_space(bench.space())
+    assert space.shape("trials") == json.loads(space.model_dump_json(exclude={"trials", "release"}))
 
 
 def test_paths_are_looked_up_beside_the_space_file(bench, monkeypatch):

@@ -284,16 +284,17 @@ def test_trials_pay_for_their_chunks_and_their_reports_once(bench, local_ray, no
     trials, charges = Trials.of(load_space(space), bench.folder / "out"), bench.charges()
     assert {state for *_, state in charges} == {"committed"}
     for row in outcome.rows:
-        recipe = trials.recipe(json.loads(row.values))
+        values = json.loads(row.values)
+        recipe = trials.recipe(values)
         assert recipe.release_id == row.release_id
         assert (row.state, row.charges, row.planned) == ("finished", 4, 4)
         own = [name for name, *_ in charges if name.startswith(row.release_id)]
-        assert own == [name for name, _ in trials.bill(json.loads(row.values))]  # chunk, report, chunk, report
+        assert own == [name for name, _ in trials.bill(values)]  # chunk, report, chunk, report
         truth = exact(trials.folder(recipe))
         assert 0 < abs(row.utility - truth) < 10
         nowhere([f"{each:#.6g}".encode() for each in (truth, math.exp(truth))], bench.folder, local_ray)
         assert not (trials.folder(recipe) / "metrics.json").exists()
-        assert trials.report(recipe, 2)[UTILITY] == row.utility  # what a search that is resumed runs again
+        assert trials.report(values, 2)[UTILITY] == row.utility  # what a search that is resumed runs again
     assert len(charges) == 2 * 4
     assert outcome.spent == pytest.approx(sum(row.share for row in outcome.rows), rel=1e-6)
     assert outcome.spent <= 1

@@ -102,6 +102,23 @@ def test_rewards_come_from_annotations_and_never_from_those_that_judge(sets, cle
     assert judging.reshape(30, 4).all(axis=1).sum() == 12, "by their groups"
 
 
+def test_what_judges_a_trial_has_taught_it_nothing(sets, clean, monkeypatch):
+    """With other evidence in the annotations that judge, the same questions are kept, and readers learn the same."""
+    readers, real = [], Choosing._readers
+    monkeypatch.setattr(Choosing, "_readers", lambda *given: readers.append(real(*given)) or readers[-1])
+    config = QuestionsConfig.parse({"keep": {"by": "value"}, "value": QUICK | {"estimators": 2}})
+    everything = np.ones(len(clean), bool)
+    judging = Choosing(sets, everything, config, None, 0)._judging()
+    others = np.where(judging & (sets.annotated.evidence == 0), 1, np.where(judging, 0, sets.annotated.evidence))
+    swapped = Sets(sets.source, sets.written, sets.annotated.about(others), sets.groups)
+    before, after = ([*Choosing(each, everything, config, None, 0).judged()] for each in (sets, swapped))
+    assert (np.stack(readers[:2]) == np.stack(readers[2:])).all()
+    assert [each.kept for each in before] == [each.kept for each in after] == [120, 120]
+    assert before[-1].found.mean() > after[-1].found.mean() + 0.2
+    assert len({*before[0].groups}) == 12
+    assert not {*before[0].groups} & {*sets.groups[~judging]}
+
+
 def test_a_measured_choice_is_the_best_of_what_it_says(best):
     assert best.by == max(best.figures, key=best.figures.get)
     assert {"none", "random", "roundtrip", "likelihood", "value 60%"} < best.figures.keys()
