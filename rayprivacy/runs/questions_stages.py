@@ -47,7 +47,7 @@ from rayprivacy.questions.public import (
     rows_of_annotations,
     rows_of_pairs,
 )
-from rayprivacy.questions.retriever import train_retriever
+from rayprivacy.questions.retriever import require_passages, train_retriever
 from rayprivacy.questions.settings import QuestionsConfig
 from rayprivacy.questions.table import finished, write_formats
 from rayprivacy.questions.texts import Texts, write_texts
@@ -84,6 +84,8 @@ class Making:
         """Make the set; returns what `stages.json` says of it."""
         with self.folder.stage(PASSAGES):
             write_texts(self.material.texts, self.texts.path, self.material.together)
+            if self.settings.retriever is not None:
+                require_passages(len(self._passages()), len([*self.documents()]))
         asked, found = self._asked() if self.settings.pairs else (self._only_clozes(), {})
         found |= self._judged(asked) if self.settings.judge else {}
         eligible = self._eligible(asked, found)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import nullcontext
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,8 +13,10 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.questions import settings as of_questions
 from rayprivacy.questions.phrases import Phrases
+from rayprivacy.questions.retriever import require_passages
 from rayprivacy.questions.settings import PhrasesConfig, QuestionsConfig, RetrieverConfig, parse_questions
 from rayprivacy.runs.files import overridden
+from rayprivacy.runs.questions_folder import Folder, Material
 from rayprivacy.runs.questions_plan import check_questions, question_stages
 from rayprivacy.runs.questions_stages import Making
 
@@ -108,6 +111,20 @@ def test_few_pairs_and_missing_packages_are_refused(keys, tmp_path, monkeypatch)
     monkeypatch.setattr(of_questions, "find_spec", lambda name: None if name == "bm25s" else sys)
     with pytest.raises(ConfigError, match="questions need bm25s, which is not installed"):
         check_questions(parsed(keys))
+
+
+@pytest.mark.parametrize("learns", ["clozes", "pairs"])
+def test_too_few_passages_for_a_retriever_are_refused_before_anything_is_learnt(learns, keys, tmp_path):
+    """Of ten texts one is of the test, and its passage is not learnt from."""
+    settings = parsed(keys if learns == "pairs" else {}, retriever={})
+    material = Material(pa.table({"text": ["The mill was opened in May 1820."] * 10}), {}, "public")
+    folder = Folder(tmp_path / "out", 1, lambda stage: nullcontext(), lambda *counted: None)
+    folder.work("").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"questions\.retriever learns from at least 10 .* the texts make 10: give"):
+        Making(material, settings, folder).whole()
+    assert [path.name for path in folder.work("").iterdir()] == ["texts.parquet"]
+    for passages, documents in ((11, 11), (10, 1)):
+        require_passages(passages, documents)
 
 
 WAYS = {
