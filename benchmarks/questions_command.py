@@ -144,9 +144,9 @@ def _texts(bench: Bench) -> list[str]:
 def peaks(bench: Bench) -> dict[str, Any]:
     """Memory of the command with the packaged models; few steps, which need as much as many."""
     with scratch(bench) as work:
-        keys = _public(bench, work, 60) | {"asker.steps": bench.size(6, 2), "judge.encoder": "minilm-l6"}
-        keys |= {"judge.epochs": 1, "value.iterations": 20}
-        run = _measured(_texts(bench)[: bench.size(60, 12)], keys, work / "run", actors=1)
+        keys = _public(bench, work, 60) | {"asker.steps": bench.size(4, 2), "judge.encoder": "minilm-l6"}
+        keys |= {"judge.epochs": 1, "value.iterations": 20, "value.estimators": 1}
+        run = _measured(_texts(bench)[: bench.size(24, 12)], keys, work / "run", actors=1)
     actors = run["actors_mib"]
     goals = [
         goal("the driver's peak, GB", run["driver_mib"] / GB, at_most=1.5),

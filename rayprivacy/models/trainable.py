@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -107,7 +108,10 @@ def merged(model: Any, backbone: Backbone) -> Any:
     """An ordinary Hugging Face model in the base's number format, with LoRA matrices added to its weights."""
     plain = copy.deepcopy(model)
     if hasattr(plain, "merge_and_unload"):
-        plain = plain.float().merge_and_unload()
+        for layer in plain.modules():
+            if isinstance(layer, BaseTunerLayer):  # sums are float32, and the other weights stay what they are
+                layer.float()
+        plain = plain.merge_and_unload()
     plain.eval().requires_grad_(False)
     for parameter in plain.parameters():  # not what is computed anew on loading, such as frequencies of positions
         parameter.data = parameter.data.to(backbone.model.dtype)
