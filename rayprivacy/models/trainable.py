@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -108,9 +108,8 @@ def merged(model: Any, backbone: Backbone) -> Any:
     """An ordinary Hugging Face model in the base's number format, with LoRA matrices added to its weights."""
     plain = copy.deepcopy(model)
     if hasattr(plain, "merge_and_unload"):
-        for layer in plain.modules():
-            if isinstance(layer, BaseTunerLayer):  # sums are float32, and the other weights stay what they are
-                layer.float()
+        for layer in [each for each in plain.modules() if isinstance(each, BaseTunerLayer)]:
+            cast(torch.nn.Module, layer).float()  # in which matrices are added; other weights stay what they are
         plain = plain.merge_and_unload()
     plain.eval().requires_grad_(False)
     for parameter in plain.parameters():  # not what is computed anew on loading, such as frequencies of positions
