@@ -233,6 +233,7 @@ def ask_questions(
     run: "str | Path | Result | None" = None,
     overrides: Mapping[str, Any] | Sequence[str] = (),
     *,
+    recipe: str | Path | None = None,
     public: str | None = None,
     out: str | Path | None = None,
     text: str | None = None,
@@ -247,6 +248,7 @@ def ask_questions(
         run: a finished run, or its directory; the questions are written into its folder `questions`.
         overrides: keys of `questions`, as a mapping of dotted keys to values, or `key.path=value` strings. Others are
             those of the set that is in the folder, if there is one: it is made anew of what they leave as it was.
+        recipe: a YAML file with the block `questions`; what it leaves out has its default, whatever is in the folder.
         public: in place of a run, a Parquet, JSONL or CSV file, or a folder of them; nothing of a run directory.
         out: folder for the questions about public text.
         text: the column of public text; `text` when left out.
@@ -259,14 +261,12 @@ def ask_questions(
         ConfigError: a setting is wrong, a package is missing, the run is not finished or has no text, or the public
             text is not public or cannot be read.
     """
-    from rayprivacy.questions.settings import parse_questions
     from rayprivacy.runs.directory import QUESTIONS
-    from rayprivacy.runs.files import overridden
-    from rayprivacy.runs.questions_plan import begun_with
+    from rayprivacy.runs.questions_plan import settings_of
 
     run = run.path if isinstance(run, Result) else run
     folder = at_home(str(out or "")) if public is not None else at_home(str(run or "")) / QUESTIONS
-    settings = parse_questions(overridden(begun_with(folder), overrides))  # what follows takes seconds to import
+    settings = settings_of(folder, at_home(recipe) if recipe else None, overrides)  # what follows imports for seconds
     from rayprivacy.reporting.questions import about, ask
 
     asked = about(run, public, out, text, document)

@@ -25,6 +25,9 @@ def questions(
     document: Annotated[
         str | None, typer.Option(help="Column of the document of a text: sentences are asked of the rest of it.")
     ] = None,
+    recipe: Annotated[
+        Path | None, typer.Option(help="A YAML file with the block `questions`.", show_default="the folder's settings")
+    ] = None,
     override: Overrides = None,
     actors: Annotated[int | None, typer.Option(min=1, help="Processes that ask.", show_default="one a core")] = None,
     resume: Annotated[
@@ -37,10 +40,20 @@ def questions(
 
     Example: rayprivacy questions --public wikitext.parquet --text text --document article --out runs/wiki
 
+    Example: rayprivacy questions --public pages.parquet --recipe jobs/question_answering/public.yaml --out runs/pages
+
     Example: rayprivacy questions runs/chat -o questions.pairs.source=pairs.parquet -o questions.keep.by=roundtrip
     """
     found = api.ask_questions(
-        run, override or (), public=public, out=out, text=text, document=document, actors=actors, resume=resume
+        run,
+        override or (),
+        recipe=recipe,
+        public=public,
+        out=out,
+        text=text,
+        document=document,
+        actors=actors,
+        resume=resume,
     )
     from rayprivacy.reporting.questions_card import funnel
 

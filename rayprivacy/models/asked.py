@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from rayprivacy.core import console, files
-from rayprivacy.models import pretraining, save, trainable
+from rayprivacy.models import pretraining, quiet, save, trainable
 from rayprivacy.models.backbone import Backbone, Documents
 from rayprivacy.models.settings import AdapterConfig
 
@@ -66,6 +66,10 @@ def fitted(backbone: Backbone, pairs: Sequence[Pair], learning: Learning, progre
     def read(few: Sequence[Pair]) -> list[_Example]:
         return [_example(backbone, pair, learning.answer_tokens) for pair in few]
 
+    def told(done: int) -> None:
+        quiet.trim_memory()  # batches differ in width, and the C library would keep most of what each has freed
+        progress(done)
+
     model = trainable.trainable(backbone, learning.adapter)
     objective = pretraining.Objective(_loss(backbone.end), _predicted, AT_ONCE)
     figures = pretraining.fit(
@@ -74,7 +78,7 @@ def fitted(backbone: Backbone, pairs: Sequence[Pair], learning: Learning, progre
         _batches(others, read, learning),
         read(held),
         learning.learning_rate,
-        progress,
+        told,
         learning.block,
         guarded_steps=learning.steps,
     )
@@ -90,6 +94,8 @@ def kept(folder: Path, tokenizer: Any, fit: Callable[[], Fitted], release: str, 
         model, losses = fit()
         files.write_json(folder.with_suffix(".json"), losses)
         save.save_model(model, tokenizer, folder, release, how)
+        del model
+        quiet.trim_memory(collect=True)  # of copies of the model, which the driver would keep to the end
     return folder
 
 

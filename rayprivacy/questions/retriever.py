@@ -30,6 +30,7 @@ from rayprivacy.questions.encoders import Array, Encoder, fresh_encoder, load_en
 from rayprivacy.questions.lexical import Bm25
 from rayprivacy.questions.passages import windows
 from rayprivacy.questions.settings import RetrieverConfig
+from rayprivacy.questions.table import TEST_SHARE
 
 SHARPNESS = 20.0  # scores are cosines times this
 TOGETHER = 16  # pairs of a group that lie together in a batch
@@ -241,6 +242,15 @@ def best_share(encoder: Encoder, others: Sequence[Pair], held: Sequence[Pair]) -
     right = [{known[pair.passage]} for pair in asked]
     figures = [sum(map(reciprocal_rank, best(mixed(*scores, share), 10), right)) for share in _SHARES]
     return _SHARES[int(np.argmax(figures))]
+
+
+def require_passages(passages: int, documents: int) -> None:
+    """Refuse a set of so few passages that a retriever could learn from none, whatever is asked about them."""
+    if passages - round(TEST_SHARE * documents) < LEAST:
+        raise ConfigError(
+            f"questions.retriever learns from at least {LEAST} passages besides those of the test, and the texts make"
+            f" {passages}: give more text, or set questions.retriever to null."
+        )
 
 
 def train_retriever(

@@ -12,12 +12,17 @@ from rayprivacy.core.written import dump_yaml, line_of, load_yaml, read_text
 from rayprivacy.runs.recipe import Recipe
 
 Overrides = Sequence[str] | Mapping[str, Any]
-_EXAMPLES = {"recipe": "one of jobs/", "space": "one of tune_spaces/"}
-_FIRST_KEY = {"recipe": "method", "space": "recipe"}
+OF_QUESTIONS = "recipe of questions"
+_EXAMPLES = {
+    "recipe": "one of jobs/",
+    "space": "one of tune_spaces/",
+    OF_QUESTIONS: "jobs/question_answering/public.yaml",
+}
+_FIRST_KEY = {"recipe": "method", "space": "recipe", OF_QUESTIONS: "questions"}
 
 
 def read_mapping(path: Path, kind: str, overrides: Overrides = ()) -> Json:
-    """Read a YAML file of keys, a `recipe` or a `space`, and apply overrides."""
+    """Read a YAML file of keys, a `recipe`, a `space` or a `recipe of questions`, and apply overrides."""
     data = load_yaml(_text(path, kind), f"the {kind} {path}", written=True)
     if not isinstance(data, dict):
         raise ConfigError(f"the {kind} {path} is not a mapping of keys: start it with `{_FIRST_KEY[kind]}:`.")

@@ -12,7 +12,8 @@ from rayprivacy.core.files import Json, read_json
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.generation.settings import require_engine
 from rayprivacy.questions.public import annotations, public_pairs
-from rayprivacy.questions.settings import QuestionsConfig, QuestionsKeys
+from rayprivacy.questions.settings import QuestionsConfig, QuestionsKeys, parse_questions
+from rayprivacy.runs.files import OF_QUESTIONS, Overrides, lines_named, overridden, read_mapping
 from rayprivacy.runs.plan import Stage
 from rayprivacy.runs.recipe import credentials_in, require_public
 
@@ -51,6 +52,15 @@ def begun_with(folder: Path) -> Json:
     """The keys of the set in a folder, which hold for it until others are given; none where there is no set."""
     path = folder / STAGES
     return {"questions": read_json(path)["inputs"]["questions"]} if path.is_file() else {}
+
+
+def settings_of(folder: Path, recipe: Path | None, overrides: Overrides) -> QuestionsConfig:
+    """The settings of a file, or else those of the set in the folder, with single keys changed."""
+    if recipe is None:
+        return parse_questions(overridden(begun_with(folder), overrides))
+    data = read_mapping(recipe, OF_QUESTIONS, overrides)
+    with lines_named(recipe, OF_QUESTIONS, overrides):
+        return parse_questions(data)
 
 
 def check_questions(settings: QuestionsConfig, corpus: CorpusConfig | None = None) -> None:

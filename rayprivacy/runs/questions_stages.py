@@ -38,7 +38,7 @@ from rayprivacy.questions.keep import ATTRIBUTABLE, Mask, may_be_kept
 from rayprivacy.questions.overlap import Idf, words
 from rayprivacy.questions.phrases import Phrases, divergence
 from rayprivacy.questions.public import Pair, annotations, public_pairs
-from rayprivacy.questions.retriever import train_retriever
+from rayprivacy.questions.retriever import require_passages, train_retriever
 from rayprivacy.questions.settings import AskerConfig, QuestionsConfig
 from rayprivacy.questions.table import finished, write_formats
 from rayprivacy.questions.texts import Texts, write_texts
@@ -84,6 +84,8 @@ class Making:
         """Make the set; returns what `stages.json` says of it."""
         with self.folder.stage(PASSAGES):
             write_texts(self.material.texts, self.texts.path, self.material.together)
+            if self.settings.retriever is not None:
+                require_passages(len(self._passages()), len([*self.documents()]))
         asked, found = self._asked() if self.settings.pairs else (self._only_clozes(), {})
         found |= self._judged(asked) if self.settings.judge else {}
         eligible = may_be_kept(asked["question"].to_pylist(), found.get("attribution"), self.settings.keep)

@@ -15,6 +15,7 @@ import rayprivacy as rp
 from rayprivacy.questions.asker import known_phrases
 from rayprivacy.questions.keep import distinct
 from rayprivacy.questions.settings import PhrasesConfig, QuestionsConfig
+from rayprivacy.runs.files import overridden
 from rayprivacy.runs.questions_plan import question_stages
 
 pytest.importorskip("bm25s")
@@ -55,6 +56,7 @@ def place(tmp_path_factory, tiny_base):
     write_pages(folder / "pages.parquet", 40)
     keys = write_asked(folder) | {"questions.asker.base": str(tiny_base), "questions.retriever.batch": 16}
     given = [word for key, value in keys.items() for word in ("-o", f"{key}={yaml.safe_dump(value).splitlines()[0]}")]
+    (folder / "keys.yaml").write_text(yaml.safe_dump(overridden({}, keys)))
     return folder, ["questions", "--public", "pages.parquet", *given]
 
 
@@ -71,9 +73,9 @@ def table(folder, name="one"):
     return pq.read_table(folder / name / "questions.parquet")
 
 
-def test_two_actors_write_the_same_bytes_as_one(first, place):
+def test_two_actors_and_a_file_of_keys_write_the_same_bytes_as_one(first, place):
     folder, words = place
-    assert command([*words, "--out", "two", "--actors", "2"], folder).returncode == 0
+    assert command([*words[:3], "--recipe", "keys.yaml", "--out", "two", "--actors", "2"], folder).returncode == 0
     assert content(folder / "two") == first[0]
 
 

@@ -14,7 +14,9 @@ from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.files import dump_recipe
 
-JOBS = sorted((Path(__file__).parents[3] / "jobs").rglob("*.yaml"))
+FOLDER = Path(__file__).parents[3] / "jobs"
+OF_QUESTIONS = FOLDER / "question_answering" / "public.yaml"  # it is no recipe of a method
+JOBS = sorted({*FOLDER.rglob("*.yaml")} - {OF_QUESTIONS})
 REFUSED = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())
 MANY = {"corpus": {"labels": ["topic"]}, "codes": {"values": {"topic": [str(number) for number in range(10_000)]}}}
 CASES = [

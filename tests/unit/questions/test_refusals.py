@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 
 import pyarrow as pa
@@ -128,6 +129,25 @@ def test_a_folder_of_something_else_is_left_as_it_is(pages, tmp_path):
     (tmp_path / "out" / "README.md").write_text("mine")
     assert "which holds other files: name a new folder" in said(tmp_path, "--public", pages)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("written", "words", "expected"),
+    [
+        (None, [], r"recipe of questions is 'keys\.yaml', which cannot be read .*, e\.g\. jobs/question_answering/"),
+        ("- 1\n", [], "is not a mapping of keys: start it with `questions:`"),
+        ("# asked\nquestions:\n  sed: 2\n", [], r"did you mean 'questions\.seed'.*\(line 3 of keys\.yaml\)"),
+        ("questions:\n  keep: {share: 2}\n", [], r"'questions\.keep\.share' is 2: .* \(line 2 of keys\.yaml\)"),
+        ("method: generator\n", [], r"'method' is not a key of the command: .*\(line 1 of keys\.yaml\)"),
+        ("questions: {seed: -1}\n", ["-o", "questions.seed=-2"], r"'questions\.seed' is -2: [^(]*$"),
+        ("questions: {keep: {by: value}}\n", [], r"questions\.keep\.by is 'value' and there are no questions\.pairs"),
+    ],
+)
+def test_a_wrong_file_of_keys_is_one_sentence_with_its_line(written, words, expected, pages, tmp_path):
+    if written is not None:
+        (tmp_path / "keys.yaml").write_text(written)
+    assert re.search(expected, said(tmp_path, "--public", pages, "--recipe", "keys.yaml", *words))
+    assert not (tmp_path / "out").exists()
 
 
 def test_another_set_in_the_folder_is_not_written_over(pages, tmp_path):

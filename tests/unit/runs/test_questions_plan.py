@@ -1,7 +1,10 @@
 """What the stages of a question set are, and what is refused of its settings before anything is computed."""
 
+import json
 import os
 import sys
+from contextlib import nullcontext
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,9 +15,11 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.questions import settings as of_questions
 from rayprivacy.questions.phrases import Phrases
+from rayprivacy.questions.retriever import require_passages
 from rayprivacy.questions.settings import PhrasesConfig, QuestionsConfig, RetrieverConfig, parse_questions
 from rayprivacy.runs.files import overridden
-from rayprivacy.runs.questions_plan import check_questions, question_stages
+from rayprivacy.runs.questions_folder import Folder, Material
+from rayprivacy.runs.questions_plan import STAGES, check_questions, question_stages, settings_of
 from rayprivacy.runs.questions_stages import Making
 
 pytest.importorskip("bm25s")
@@ -58,6 +63,21 @@ def test_good_settings_are_taken_of_public_text_and_of_a_run(keys, tmp_path):
     for corpus in (None, CorpusConfig(source=str(tmp_path / "private.parquet"))):
         check_questions(parsed(keys), corpus)
         check_questions(parsed(keys, value__annotations=None, judge=None), corpus)
+
+
+def test_a_file_has_the_settings_and_overrides_change_them_whatever_is_in_the_folder(tmp_path):
+    (tmp_path / STAGES).write_text(json.dumps({"inputs": {"questions": {"seed": 3, "entities": "rules"}}}))
+    (tmp_path / "keys.yaml").write_text("questions: {seed: 5, keep: {by: random, share: 0.5}}")
+    assert settings_of(tmp_path, None, ["questions.seed=4"]) == QuestionsConfig(seed=4, entities="rules")
+    found = settings_of(tmp_path, tmp_path / "keys.yaml", ["questions.keep.share=0.2"])
+    assert found == QuestionsConfig.parse({"seed": 5, "keep": {"by": "random", "share": 0.2}})
+
+
+def test_the_packaged_file_asks_with_all_stages():
+    job = Path(__file__).parents[3] / "jobs" / "question_answering" / "public.yaml"
+    names = [stage.name for stage in question_stages(settings_of(job.parent, job, ()))]
+    assert names[1:3] == ["question writer", "evidence"]
+    assert names[-4:] == ["judgements", "values", "question set", "retriever"]
 
 
 REFUSED = {
@@ -108,6 +128,20 @@ def test_few_pairs_and_missing_packages_are_refused(keys, tmp_path, monkeypatch)
     monkeypatch.setattr(of_questions, "find_spec", lambda name: None if name == "bm25s" else sys)
     with pytest.raises(ConfigError, match="questions need bm25s, which is not installed"):
         check_questions(parsed(keys))
+
+
+@pytest.mark.parametrize("learns", ["clozes", "pairs"])
+def test_too_few_passages_for_a_retriever_are_refused_before_anything_is_learnt(learns, keys, tmp_path):
+    """Of ten texts one is of the test, and its passage is not learnt from."""
+    settings = parsed(keys if learns == "pairs" else {}, retriever={})
+    material = Material(pa.table({"text": ["The mill was opened in May 1820."] * 10}), {}, "public")
+    folder = Folder(tmp_path / "out", 1, lambda stage: nullcontext(), lambda *counted: None)
+    folder.work("").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"questions\.retriever learns from at least 10 .* the texts make 10: give"):
+        Making(material, settings, folder).whole()
+    assert [path.name for path in folder.work("").iterdir()] == ["texts.parquet"]
+    for passages, documents in ((11, 11), (10, 1)):
+        require_passages(passages, documents)
 
 
 WAYS = {
