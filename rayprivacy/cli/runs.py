@@ -19,6 +19,7 @@ from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.registry import method_of, recipe_schema
 from rayprivacy.runs.directory import QUESTIONS
 from rayprivacy.runs.files import read_mapping
+from rayprivacy.runs.method import Card
 from rayprivacy.runs.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -98,14 +99,14 @@ def run(
     settings = api.load_recipe(recipe, override or ())
     result = api.run(settings, out, resume=resume, work=work, mirror_private=mirror_private)
     heldout = {} if public else result.metrics["heldout"]
-    _summary(result.uri or out, result.certificate, heldout, method_of(settings).card.texts)
+    _summary(result.uri or out, result.certificate, heldout, method_of(settings).card)
     if (result.path / QUESTIONS).is_dir():
         show_files([("questions", f"{(result.uri or out).rstrip('/')}/{QUESTIONS}")])
     if not public and (result.path / JSON_FILE).is_file():
         _compared(read_json(result.path / JSON_FILE))
 
 
-def _summary(out: str, certificate: Certificate, heldout: Json, texts: str) -> None:
+def _summary(out: str, certificate: Certificate, heldout: Json, card: Card) -> None:
     request = certificate.run_request
     show_claim(
         certificate,
@@ -116,7 +117,8 @@ def _summary(out: str, certificate: Certificate, heldout: Json, texts: str) -> N
         Console().print(_perplexities(heldout))
     if "semantic_error_rate" in heldout:
         Console().print(_errors(heldout))
-    released = ("synthetic text", texts) if texts else ("model", "model")
+    name = card.texts or card.released_files[0]
+    released = ("synthetic text" if card.texts else name.partition(".")[0], name)
     files = (released, ("certificate", "certificate.md"), ("report", "report.html"))
     show_files((label, f"{out.rstrip('/')}/{name}") for label, name in files)
 

@@ -31,6 +31,7 @@ METHODS = {
     "domain_private": "rayprivacy.methods.domain_private.recipe:METHOD",
     "edp_sgd": "rayprivacy.methods.edp_sgd.recipe:METHOD",
     "question_answering": "rayprivacy.methods.question_answering.recipe:METHOD",
+    "profile": "rayprivacy.methods.profile.recipe:METHOD",
 }
 
 
