@@ -53,6 +53,10 @@ def plan(
     minutes: Annotated[
         float | None, typer.Option(help="What a run may take on two cores, for advice; no bound when left out.")
     ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(help="profile.json of `rayprivacy profile`: bounds and users where nothing else says them."),
+    ] = None,
 ) -> None:
     """Validate a recipe and show its stages, what each costs and about how long it takes; touches no data.
 
@@ -61,9 +65,11 @@ def plan(
     Example: rayprivacy plan recipe.yaml -o privacy.epsilon=8
 
     Example: rayprivacy plan recipe.yaml --nodes 4 --users 20000 --minutes 60
+
+    Example: rayprivacy plan recipe.yaml --profile runs/profile/profile.json
     """
     settings = api.load_recipe(recipe, override or ())
-    api.plan(settings, timed=True, nodes=nodes, users=users, minutes=minutes).show(Console())
+    api.plan(settings, timed=True, nodes=nodes, users=users, minutes=minutes, profile=profile).show(Console())
     if said := _left_out(settings):
         _say(said)
 

@@ -20,6 +20,7 @@ from rayprivacy.release.votes import SCALE
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.method import Output
 from rayprivacy.runs.plan import Stage
+from rayprivacy.runs.profiled import base_name
 
 Context = RunContext[ProfileRecipe]
 
@@ -73,7 +74,7 @@ def _about(context: Context, charged: dict[str, Stage]) -> Json:
         "account": recipe.privacy.account,
         "unit": recipe.privacy.unit,
         "columns": {"user": corpus.user, "text": corpus.text, "labels": list(corpus.labels)},
-        "tokens_of": recipe.model.base,
+        "tokens_of": base_name(recipe.model.base),
         "confidence": figures.CONFIDENCE,
         "events": events,
         "left_out": list(figures.LEFT_OUT),
