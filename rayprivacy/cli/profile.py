@@ -25,7 +25,7 @@ def profile(
         float | None, typer.Option(help="Part of the account's budget that it may take.", show_default="0.02")
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="In place of --share: what it may cost.")] = None,
-    keywords: Annotated[int, typer.Option(help="Words that one user counts for, at most; 0 for none.")] = 32,
+    keywords: Annotated[int, typer.Option(help="Words that one user counts for, at most; 0 for none.")] = 16,
     base: Annotated[
         str | None, typer.Option(help="Public model whose tokens are counted.", show_default="smollm2-135m")
     ] = None,

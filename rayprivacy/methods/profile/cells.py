@@ -7,7 +7,7 @@ letters) is not a language: Latin says nothing of which of a hundred it is.
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib.resources import files
 
@@ -64,14 +64,13 @@ def _script(letter: str) -> int:
     return SCRIPTS.index(name) if name in SCRIPTS[:_ANOTHER] else _ANOTHER
 
 
-def content_words(texts: Iterable[str]) -> Iterator[str]:
-    """The words of some texts in lower case, without those that hold English sentences together.
+def content_words(text: str) -> Iterator[str]:
+    """The words of a text in lower case, without those that hold English sentences together.
 
-    >>> sorted({*content_words(["I don't like the SOUP, Ann's soup of 2024"])})
-    ['2024', 'ann', 'soup']
+    >>> [*content_words("I don't like the SOUP, Ann's soup of 2024")]
+    ['soup', 'ann', 'soup', '2024']
     """
-    for text in texts:
-        for found in _WORD.findall(text.lower().replace("\u2019", "'")):
-            word = found.removesuffix("'s")
-            if word not in STOP_WORDS:
-                yield word
+    for found in _WORD.findall(text.lower().replace("\u2019", "'")):
+        word = found.removesuffix("'s")
+        if word not in STOP_WORDS:
+            yield word

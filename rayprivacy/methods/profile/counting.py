@@ -1,14 +1,15 @@
 """What the users of a sharded corpus count for: sums by cell, and how many of them have each word and label.
 
 One Ray task for each part file. A user counts in each block of cells by the shares of their own texts, and once for
-each of a bounded number of words and values of labels, which their own keyed order chooses. Nobody else has a say in
-either. Nothing is random, so that a task that runs again gives the same; the release gate alone draws noise.
+each of a bounded number of words and values of labels: those that most of their own texts hold, in which users meet
+more often than in any others of theirs (chat: 3 words pass in place of none at 2% of epsilon 3). Nobody else has a say
+in either. Nothing is random, so that a task that runs again gives the same; the release gate alone draws noise.
 """
 
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -70,7 +71,7 @@ def count_part(job: Counting, part: int) -> tuple[Cells, Counter[str]]:
     for rows in part_tables(job.shards, part):
         total += _sums(rows, job.totals, tokenizer)
         if job.keys is not None:
-            mentions = list(_mentions(rows, job, job.keys, key))
+            mentions = list(_mentions(rows, job, key))
             by_key.update(job.keys.contribution(key, [owner for owner, _ in mentions], [word for _, word in mentions]))
     return total, by_key
 
@@ -87,17 +88,22 @@ def _sums(rows: pa.Table, totals: Totals, tokenizer: Any) -> Cells:
     return summed(totals, owners, np.column_stack(found) + _FIRST)
 
 
-def _mentions(rows: pa.Table, job: Counting, keys: ThresholdedCounts, key: Key) -> Iterator[tuple[str, str]]:
-    """Users with the words and values of labels that they may count for."""
-    few, columns = replace(keys, most=max(job.keywords, 1)), ["user", "text", *job.labels]
-    each = replace(keys, most=max(job.label_values, 1))
-    rows_by_user = groupby(rows.select(columns).sort_by("user").to_pylist(), key=lambda row: str(row["user"]))
-    for user, own in ((user, list(own)) for user, own in rows_by_user):
-        words = few.bounded(key, user, cells.content_words(row["text"] for row in own)) if job.keywords else []
-        yield from ((user, word) for word in words)
+def _mentions(rows: pa.Table, job: Counting, key: Key) -> Iterator[tuple[str, str]]:
+    """Users with the words and values of labels that they count for."""
+    by_user = rows.select(["user", "text", *job.labels]).sort_by("user").to_pylist()
+    for user, own in ((user, list(own)) for user, own in groupby(by_user, key=lambda row: str(row["user"]))):
+        words = Counter(word for row in own for word in set(cells.content_words(row["text"])))
+        kept = _foremost(words, job.keywords, user, key)
         for label in job.labels:
-            values = (label_key(label, row[label]) for row in own if row[label] is not None)
-            yield from ((user, value) for value in each.bounded(key, user, values))
+            values = Counter(label_key(label, row[label]) for row in own if row[label] is not None)
+            kept += _foremost(values, job.label_values, user, key)
+        yield from ((user, each) for each in kept)
+
+
+def _foremost(held: Counter[str], most: int, user: str, key: Key) -> list[str]:
+    """What most texts of a user hold, and of what equally many do, the first in the user's keyed order."""
+    name = user.encode("utf-8", "surrogatepass")
+    return sorted(held, key=lambda each: (-held[each], key.digest("profile", name, each)))[:most]
 
 
 def label_key(label: str, value: str) -> str:

@@ -39,12 +39,12 @@ class ProfileConfig(Config):
     """The `profile` block.
 
     Attributes:
-        keywords: different words that one user counts for, at most; 0 leaves words out.
-        label_values: different values of each of corpus.labels that one user counts for, at most.
+        keywords: words that one user counts for, at most: those of most of their texts; 0 leaves words out.
+        label_values: values of each of corpus.labels that one user counts for, at most.
         delta_share: the part of privacy.delta that the threshold of words and labels takes.
     """
 
-    keywords: int = Field(default=32, ge=0)
+    keywords: int = Field(default=16, ge=0)
     label_values: int = Field(default=4, ge=1)
     delta_share: float = Field(default=0.01, gt=0, lt=1)
 
