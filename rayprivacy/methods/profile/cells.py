@@ -28,7 +28,7 @@ BLOCKS = (1, len(RECORDS) + 1, len(TOKENS) + 1, len(SCRIPTS))  # users; and user
 _ANOTHER, _NO_LETTERS = len(SCRIPTS) - 2, len(SCRIPTS) - 1
 _READ = 1000  # characters of a text that decide on its script
 _WORD = re.compile(r"\b\w{3,40}\b(?:'\w{1,3}\b)?")
-STOP_WORDS = frozenset(files(__package__).joinpath("stop_words.txt").read_text("utf-8").split())
+STOP_WORDS = frozenset(files("rayprivacy.methods.profile").joinpath("stop_words.txt").read_text("utf-8").split())
 
 
 def records_cells(records: Cells) -> Cells:
