@@ -1,4 +1,4 @@
-"""A profile's claim on its own path: raw rows, bounds and shards, tasks of parts, the gate; and what its figures say."""
+"""A profile's claim on its own path: raw rows, bounds and shards, tasks of parts, the gate; and what figures say."""
 
 import math
 from collections import Counter
@@ -203,9 +203,9 @@ def test_what_an_account_cannot_pay_is_a_sentence(ledger):
     absent = {"privacy": blocks["privacy"] | {"account": "nobody's"}}
     with pytest.raises(rp.ConfigError, match=r"^account 'nobody's' is not in sqlite:.*: open it first"):
         recipe_of(absent, None, None)
-    for given, message in (((1.0, 0.1), "give one of them"), ((None, 0.0), "above 0"), ((None, 1.5), "at most 1")):
+    for asked, message in (((1.0, 0.1), "give one of them"), ((None, 0.0), "above 0"), ((None, 1.5), "at most 1")):
         with pytest.raises(rp.ConfigError, match=message):
-            recipe_of(blocks, *given)
+            recipe_of(blocks, *asked)
 
 
 # What the figures say
@@ -223,7 +223,7 @@ def test_intervals_hold_as_often_as_they_say():
     """Of counts, which hold too often where they end at zero, and of quantiles, which name whole cells."""
     dice = np.random.default_rng(5)
     truth = dice.integers(60, 400, COUNTED.cells)
-    users, records, tokens, _ = COUNTED.split(truth)
+    _, records, tokens, _ = COUNTED.split(truth)
     ends = {"max_records_per_user": (records, cells.RECORDS), "max_tokens": (tokens, cells.TOKENS)}
     true = {name: int(np.argmax(np.cumsum(own) >= 0.95 * own.sum())) for name, (own, _) in ends.items()}
     hits, counts, runs = Counter(), [], 150
