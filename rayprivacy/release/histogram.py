@@ -243,7 +243,7 @@ class Margins(NoisyCounts):
 
     def to_shares(self, noisy: _Sums) -> Shares:
         """Shares [cells]; those of each block add up to 1."""
-        return np.concatenate([_nearest_shares(block.astype(np.float64)) for block in self.split(noisy)])
+        return np.concatenate([nearest_shares(block.astype(np.float64)) for block in self.split(noisy)])
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ class Totals(Margins):
         return noisy / float(SCALE)
 
 
-def _nearest_shares(noisy: Shares) -> Shares:
+def nearest_shares(noisy: Shares) -> Shares:
     """The point of the simplex that is nearest to the noisy sums over their total; uniform if that is not positive."""
     total = noisy.sum()
     if total <= 0:

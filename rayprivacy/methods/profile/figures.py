@@ -17,7 +17,7 @@ from rayprivacy.core.files import Json
 from rayprivacy.methods.profile import cells
 from rayprivacy.methods.profile.counting import label_of
 from rayprivacy.methods.profile.plan import COUNTS, KEYWORDS
-from rayprivacy.release.histogram import Totals
+from rayprivacy.release.histogram import Totals, nearest_shares
 from rayprivacy.release.thresholded import ReleasedCounts
 from rayprivacy.runs.method import Table
 
@@ -77,6 +77,8 @@ def _open_cells(counts: npt.NDArray[np.float64], ends: Sequence[int], std: float
 def _quantile(counts: npt.NDArray[np.float64], ends: Sequence[int], std: float) -> Json:
     """The end of the cell up to which 95% of the users lie; where that is the last, open one, the end before it.
 
+    It is that of the shares which are nearest to the noisy counts: a cell that is empty, as most are, adds no noise.
+
     >>> _quantile(np.array([600.0, 300.0, 80.0, 20.0]), (1, 2, 3), 10.0)
     {'value': 3, 'interval': [3, 3], 'event': 'counts of users'}
     >>> _quantile(np.array([600.0, 300.0, 80.0, 20.0]), (1, 2, 3), 40.0)["interval"]
@@ -85,8 +87,10 @@ def _quantile(counts: npt.NDArray[np.float64], ends: Sequence[int], std: float) 
     upto, last = np.arange(1, len(counts) + 1), len(counts) - 1
     surplus = np.cumsum(counts) - QUANTILE * counts.sum()
     noise = _Z * std * np.sqrt((1 - QUANTILE) ** 2 * upto + QUANTILE**2 * (len(counts) - upto))
-    value, low = (min(np.flatnonzero(each >= 0).tolist(), default=last) for each in (surplus, surplus + noise))
+    low = min(np.flatnonzero(surplus + noise >= 0).tolist(), default=last)
     high = min(1 + max(np.flatnonzero(surplus - noise < 0).tolist(), default=-1), last)
+    nearest = int(np.searchsorted(np.cumsum(nearest_shares(counts)), QUANTILE))
+    value = min(max(nearest, low), high)
     return _figure(ends[min(value, last - 1)], ends[min(low, last - 1)], (*ends, None)[high], COUNTS)
 
 
@@ -98,26 +102,31 @@ def _keys(found: ReleasedCounts) -> Iterator[tuple[str, Json]]:
 
 
 def tables(profile: Mapping[str, Any]) -> list[Table]:
-    """The profile as tables; all of it was released."""
-    suggested = profile["suggested"]
-    said = {
-        "users": ("", suggested["users"]),
-        "corpus.max_records_per_user": ("texts of 95% of the users", suggested["max_records_per_user"]),
-        "max_tokens": ("tokens of a text, 95% by user", suggested["max_tokens"]),
-    }
-    advice = [(name, what, *_cells(figure)) for name, (what, figure) in said.items()]
-    shown = [Table("What a recipe may say", ("key", "which is", "suggested", "95%"), advice, internal=False)]
-    for title, name in (("Texts of a user", "records_per_user"), ("Tokens of a text, by user", "tokens_per_text")):
-        spans = [(_span(each), *_cells(each["users"])) for each in profile[name]]
-        shown.append(Table(title, (title.partition(" ")[0].lower(), "users", "95%"), spans, internal=False))
-    for title, name, columns in (
-        ("Scripts, by user", "scripts", ("script",)),
-        ("Labels", "labels", ("label", "value")),
-        (f"Words, of most users first, at most {_SHOWN}", "words", ("word",)),
-    ):
-        rows = [(*(each[column] for column in columns), *_cells(each["users"])) for each in profile[name][:_SHOWN]]
-        shown.append(Table(title, (*columns, "users", "95%"), rows, internal=False))
+    """The profile as tables, all of it released: scripts that surely are there, and the first hundred words."""
+    suggested, counted = profile["suggested"], ("users", "95%")
+    scripts = [each for each in profile["scripts"] if each["users"]["interval"][0] > 0]
+    advice = [
+        ("users", "", *_cells(suggested["users"])),
+        ("corpus.max_records_per_user", "texts of 95% of the users", *_cells(suggested["max_records_per_user"])),
+        ("max_tokens", "tokens of a text, 95% by user", *_cells(suggested["max_tokens"])),
+    ]
+    words = _rows(profile["words"][:_SHOWN], "word")
+    shown = [
+        Table("What a recipe may say", ("key", "which is", "suggested", "95%"), advice, internal=False),
+        Table("Texts of a user", ("texts", *counted), _rows(profile["records_per_user"]), internal=False),
+        Table("Tokens of a text, by user", ("tokens", *counted), _rows(profile["tokens_per_text"]), internal=False),
+        Table("Scripts of texts, by user", ("script", *counted), _rows(scripts, "script"), internal=False),
+        Table(
+            "Values of labels", ("label", "value", *counted), _rows(profile["labels"], "label", "value"), internal=False
+        ),
+        Table("Words that many users write", ("word", *counted), words, internal=False),
+    ]
     return [table for table in shown if table.rows]
+
+
+def _rows(counted: Sequence[Json], *columns: str) -> list[tuple[str, ...]]:
+    """A row for each number of users: what it is of, by some columns or by the ends of its cell, and its cells."""
+    return [(*([each[column] for column in columns] or [_span(each)]), *_cells(each["users"])) for each in counted]
 
 
 def _span(cell: Json) -> str:
@@ -126,4 +135,4 @@ def _span(cell: Json) -> str:
 
 def _cells(figure: Json) -> tuple[str, str]:
     low, high = figure["interval"]
-    return f"{figure['value']:,}", f"{low:,} to {high:,}" if high is not None else f"{low:,} or more"
+    return f"{figure['value']:,}", f"{low:,} or more" if high is None else f"{low:,} to {high:,}"

@@ -14,13 +14,15 @@ from dp_accounting.dp_event import DpEvent
 
 from rayprivacy.accounting.events import delta_left
 from rayprivacy.core.units import Budget, Protection
-from rayprivacy.ledger.least_noise import gaussian_noise
+from rayprivacy.ledger.least_noise import gaussian_noise, is_enough
 from rayprivacy.methods.profile.cells import BLOCKS
 from rayprivacy.methods.profile.recipe import ProfileRecipe
 from rayprivacy.release.histogram import Totals
 from rayprivacy.release.thresholded import ThresholdedCounts
 from rayprivacy.release.votes import SCALE
+from rayprivacy.runs.account import whole
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, Placed, Where, at
+from rayprivacy.runs.calibration import kept
 from rayprivacy.runs.plan import EVALUATION, Block, Effort, Plan, Stage, Work
 
 COUNTING, COUNTS, KEYWORDS = "counting", "counts of users", "words and labels"
@@ -42,9 +44,16 @@ class Counted(Block):
 
     def fitted(self, recipe: ProfileRecipe, beside: Sequence[DpEvent]) -> "Counted":
         """With the least noise; no block charges beside it."""
-        privacy, taken = recipe.privacy, delta_of(recipe)
-        rest = Budget(privacy.epsilon, delta_left(privacy.delta, Fraction(taken)))
-        return Counted(gaussian_noise(2 if recipe.keys else 1, rest, privacy.composition))
+        privacy = recipe.privacy
+        rest = Budget(privacy.epsilon, delta_left(privacy.delta, Fraction(delta_of(recipe))))
+
+        def enough(sigma: float) -> bool:
+            charged = whole([stage.event for stage in Counted(sigma).stages(recipe) if stage.charges])
+            return is_enough(charged, privacy.budget, privacy.composition)
+
+        releases = 2 if recipe.keys else 1
+        inputs = [releases, rest.epsilon, rest.delta, privacy.composition]
+        return Counted(kept(lambda: gaussian_noise(releases, rest, privacy.composition), enough, "profile", *inputs))
 
     def stages(self, recipe: ProfileRecipe) -> tuple[Stage, ...]:
         """What is counted, and a stage with a charge for the cells, and for words and labels if any are asked for."""

@@ -89,7 +89,7 @@ CARD = Card(
     citation="a profile of the corpus",
     sentence="users were counted with noise: by how much they wrote, how long their texts are, in which script, with"
     " which words and labels.",
-    private=(("corpus", "the raw text"), ("users", "one id each"), ("counts", "bounded by user")),
+    private=(("corpus", "the raw text"), ("users", "one id each"), ("sums", "bounded by user")),
     released=(("counts", "with noise"), ("profile", "what they say"), ("report", "this page")),
     texts="",
     has_model=False,

@@ -17,7 +17,7 @@ from rayprivacy.reporting.inputs import Exhibits, Histogram
 from rayprivacy.runs.method import Chart, Table, exhibits_json
 
 PACKAGE = Path(rayprivacy.__file__).parent
-SHARED = {  # of a public table of words, and of text that was released
+SHARED = {  # of a public table of words, of text that was released, and of released counts
     "N_x: how often a word comes out as itself",
     "S_x and S*_y: distinct words in 1,000 draws of each word",
     "How often a word comes out as itself, by its rank",
@@ -26,6 +26,12 @@ SHARED = {  # of a public table of words, and of text that was released
     "From passages to the questions that are kept",
     "First words of questions, beside public ones",
     "Twelve questions, drawn and not chosen",
+    "What a recipe may say",
+    "Texts of a user",
+    "Tokens of a text, by user",
+    "Scripts of texts, by user",
+    "Values of labels",
+    "Words that many users write",
 }
 CHART = Chart("errors", "Errors on held-out users", "step", "errors", {"ours": [(0.0, 1.0)]})
 TABLE = Table("Errors on held-out users", ("model", "errors"), [("ours", "3")])
