@@ -27,7 +27,8 @@ from rayprivacy.release.histogram import SCALE, Totals
 from rayprivacy.runs.account import whole
 
 PARTS = 3
-CROWD = [(f"user {n}", f"soup number {n % 4} is {'very ' * n}good", ("food", "pets")[n % 2]) for n in range(12)]
+PANTRY = ("apples", "pears", "plums", "nuts", "salt", "beans", "rice")
+CROWD = [(f"user {n}", f"soup {' '.join(PANTRY[:n])} {'very ' * n}good", ("food", "pets")[n % 2]) for n in range(12)]
 ADVERSARIES = {
     "all records": [("one more", f"soup bread {n}", "food") for n in range(200)],
     "one text again and again": [("one more", "soup", "food")] * 50,
