@@ -15,7 +15,7 @@ from rich.console import Console
 from rayprivacy.auditing.settings import check_shadows
 from rayprivacy.core.console import cores
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import Json, at_home, made_folder, private_directory, read_json
+from rayprivacy.core.files import Json, at_home, made_folder, private_directory
 from rayprivacy.core.storage import mirror_of, pull_run
 from rayprivacy.core.uris import is_uri, shown
 from rayprivacy.methods import registry
@@ -169,8 +169,8 @@ def profile(
     out: str | Path = "runs/profile",
     overrides: Mapping[str, Any] | Sequence[str] = (),
     console: Console | None = None,
-) -> Json:
-    """Say in noisy numbers what is in a private corpus, for a share of its account; returns `profile.json`.
+) -> Result:
+    """Say in noisy numbers what is in a private corpus, for a share of its account; see `Result.profile`.
 
     Args:
         source: the corpus, as `corpus.source` of a recipe names it.
@@ -181,7 +181,7 @@ def profile(
         labels: columns whose values are counted.
         epsilon: what the profile may cost, in place of a share.
         share: its part of the account's budget; 0.02 when left out.
-        out: the run directory. The same call finds the same release there.
+        out: the run directory: a path or a URI. The same call finds the same release there.
         overrides: further keys of a recipe of method `profile`, as `load_recipe` takes them.
         console: where progress is shown.
 
@@ -197,9 +197,8 @@ def profile(
         "privacy": {"ledger": ledger, "account": account},
     }
     done = run(recipe_of(overridden(blocks, overrides), epsilon, share), out, console=console)
-    report(done.path, public=True)
-    found: Json = read_json(done.path / "profile.json")
-    return found
+    report(done.uri or done.path, public=True)
+    return done
 
 
 def tune(

@@ -46,6 +46,18 @@ class Result:
         metrics: Json = read_json(self.path / "metrics.json")
         return metrics
 
+    def profile(self) -> Json:
+        """The content of profile.json: noisy numbers, each with its interval and the event that paid for it.
+
+        Raises:
+            ConfigError: the run is no profile.
+        """
+        name = method_of(self.recipe).card.file
+        if not name:
+            raise ConfigError(f"{self.path} holds no profile: its method is {self.recipe.method}.")
+        profile: Json = read_json(self.path / name)
+        return profile
+
     def texts(self) -> "Dataset":
         """The released text as a Ray Dataset with the column `text`, and one for each label.
 

@@ -1,6 +1,5 @@
 """The command `profile`: what is in a private corpus, in noisy numbers, before anything is trained."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,7 +29,7 @@ def profile(
         str | None, typer.Option(help="Public model whose tokens are counted.", show_default="smollm2-135m")
     ] = None,
     key: Annotated[str, typer.Option(help="Key file, made when it is not there.")] = "rayprivacy.key",
-    out: Annotated[Path, typer.Option(help="Run directory.")] = Path("runs/profile"),
+    out: Annotated[str, typer.Option(help="Run directory: a path, or a URI.")] = "runs/profile",
     override: Overrides = None,
 ) -> None:
     """Count users by how much they wrote, text lengths, scripts, labels and words, with noise that the account pays.
@@ -40,7 +39,7 @@ def profile(
     Example: rayprivacy profile chat.parquet --user author --ledger sqlite:///ledger.db --account chat
     """
     chosen = [f"profile.keywords={keywords}", f"privacy.key={key}", *([f"model.base={base}"] if base else [])]
-    found = api.profile(
+    done = api.profile(
         source,
         ledger=ledger,
         account=account,
@@ -54,11 +53,11 @@ def profile(
     )
     from rayprivacy.methods.profile.figures import tables
 
-    first = tables(found)[0]
+    first = tables(done.profile())[0]
     shown = WholeTable(*first.columns, title=f"{first.title} (noisy, released)")
     for row in first.rows:
         shown.add_row(*row)
     Console().print(shown)
-    show_claim(api.Result(out).certificate)
+    show_claim(done.certificate)
     files = (("profile", "profile.json"), ("page to share", "report-public.html"), ("certificate", "certificate.md"))
-    show_files((name, out / file) for name, file in files)
+    show_files((name, f"{out.rstrip('/')}/{file}") for name, file in files)

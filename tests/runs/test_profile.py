@@ -125,9 +125,8 @@ def test_what_is_killed_is_charged_and_drawn_once(bench, monkeypatch):
     more = {"privacy.key": known_key(bench.folder), "model.base": str(bench.base), "resources.parts": 2}
 
     def again(**other):
-        return rp.profile(
-            **blocks, user="who", text="said", out=bench.folder / "killed", overrides=more, console=QUIET, **other
-        )
+        named = {"user": "who", "text": "said", "out": bench.folder / "killed"}
+        return rp.profile(**blocks, **named, overrides=more, console=QUIET, **other).profile()
 
     for stage, before in ((COUNTING, False), (COUNTS, False), (KEYWORDS, True), (KEYWORDS, False)):
         with killed(stage, before=before):
