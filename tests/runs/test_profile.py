@@ -44,7 +44,7 @@ ROWS = len(list(_rows()))
 class Bench:
     def __init__(self, folder, base):
         self.folder, self.base, self.url = folder, base, f"sqlite:///{folder}/ledger.db"
-        self.words = ["--key", known_key(folder), "--base", str(base), "-o", "resources.parts=2"]
+        self.words = ["--key", known_key(folder), "--base", str(base)]
         self.write()
 
     def write(self, users=USERS):
@@ -122,7 +122,7 @@ def test_what_is_killed_is_charged_and_drawn_once(bench, monkeypatch):
     drawn, real = [], noise.add_discrete_gaussian
     monkeypatch.setattr(noise, "add_discrete_gaussian", lambda *given: drawn.append(real(*given)) or drawn[-1])
     blocks = {"source": str(bench.folder / "talk.parquet"), "ledger": bench.url, "account": "killed"}
-    more = {"privacy.key": known_key(bench.folder), "model.base": str(bench.base), "resources.parts": 2}
+    more = {"privacy.key": known_key(bench.folder), "model.base": str(bench.base)}
 
     def again(**other):
         named = {"user": "who", "text": "said", "out": bench.folder / "killed"}

@@ -49,7 +49,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
         "resources": ONE_WORKER,
     },
     "question_answering": {"training": STEPS | {"steps": 1}, "questions": None, **SAMPLED},
-    "profile": {"corpus": {"labels": ["intent"]}, "profile": {"keywords": 3}, "resources": {"parts": 2}},
+    "profile": {"corpus": {"labels": ["intent"]}, "profile": {"keywords": 3}},
     "toy": {"generation": FEW_TEXTS},
     "toy_sanitised": {},
     "toy_selective": {"generation": FEW_TEXTS},

@@ -59,8 +59,6 @@ def _terms(recipe: ProfileRecipe) -> tuple[Account, Rule]:
 
 def _epsilon_of(asking: Callable[[float], ProfileRecipe], rule: Rule, account: Account, share: float) -> float:
     """The epsilon that takes this share of the account, by its own rule; shares grow about as epsilon squared."""
-    if account.composition == "pld":
-        raise ConfigError(f"account '{account.name}' pays for what is in its plan alone: give epsilon, not a share.")
     epsilon = account.epsilon * math.sqrt(share)
     for _ in range(_TURNS):
         event = whole(plan_run(asking(epsilon)).charges)

@@ -26,7 +26,7 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.manifest import owners_of, part_tables
 from rayprivacy.methods.profile import cells
 from rayprivacy.methods.profile.cells import Cells
-from rayprivacy.methods.profile.recipe import ProfileRecipe
+from rayprivacy.methods.profile.recipe import LABEL_VALUES, ProfileRecipe
 from rayprivacy.models.loading import load_tokenizer, telling
 from rayprivacy.models.sources import resolve_base
 from rayprivacy.models.spelling import ids_of
@@ -48,7 +48,6 @@ class Counting:
     base: str  # whose tokens are counted
     totals: Totals
     keywords: int = 0
-    label_values: int = 0
     labels: tuple[str, ...] = ()
     keys: ThresholdedCounts | None = None  # of words and labels; None where none are counted
 
@@ -96,7 +95,7 @@ def _mentions(rows: pa.Table, job: Counting, key: Key) -> Iterator[tuple[str, st
         kept = _foremost(words, job.keywords, user, key)
         for label in job.labels:
             values = Counter(label_key(label, row[label]) for row in own if row[label] is not None)
-            kept += _foremost(values, job.label_values, user, key)
+            kept += _foremost(values, LABEL_VALUES, user, key)
         yield from ((user, each) for each in kept)
 
 
@@ -132,7 +131,7 @@ def question_of(job: Counting) -> str:
     backend = getattr(tokenizer_of(job.base), "backend_tokenizer", None)
     spelt = backend.to_str() if backend is not None else json.dumps(tokenizer_of(job.base).get_vocab(), sort_keys=True)
     named = [cells.RULES, cells.RECORDS, cells.TOKENS, cells.SCRIPTS, sorted(cells.STOP_WORDS)]
-    return digest_json([digest_bytes(spelt.encode()), named, job.keywords, job.label_values, list(job.labels)])
+    return digest_json([digest_bytes(spelt.encode()), named, job.keywords, LABEL_VALUES, list(job.labels)])
 
 
 def check_inputs(recipe: ProfileRecipe) -> None:

@@ -53,7 +53,6 @@ def _job(context: Context, charged: dict[str, Stage]) -> Counting:
         base=recipe.model.base,
         totals=charged[COUNTS].mechanism,
         keywords=recipe.profile.keywords,
-        label_values=recipe.profile.label_values,
         labels=recipe.corpus.labels,
         keys=keys.mechanism if keys else None,
     )

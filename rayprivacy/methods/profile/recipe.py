@@ -2,16 +2,17 @@
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.release.thresholded import MOST_KEYS
 from rayprivacy.runs.method import Card, Method
-from rayprivacy.runs.recipe import Recipe, Resources
+from rayprivacy.runs.recipe import Recipe
+
+LABEL_VALUES = 4  # of each label, that one user counts for, at most
 
 
 class ProfileCorpus(CorpusConfig):
@@ -40,23 +41,9 @@ class ProfileConfig(Config):
 
     Attributes:
         keywords: words that one user counts for, at most: those of most of their texts; 0 leaves words out.
-        label_values: values of each of corpus.labels that one user counts for, at most.
-        delta_share: the part of privacy.delta that the threshold of words and labels takes.
     """
 
-    keywords: int = Field(default=16, ge=0)
-    label_values: int = Field(default=4, ge=1)
-    delta_share: float = Field(default=0.01, gt=0, lt=1)
-
-
-class ProfileResources(Resources):
-    """The `resources` block.
-
-    Attributes:
-        parts: part files of the corpus, each of which is one piece of work.
-    """
-
-    parts: int = Field(default=4, ge=1)
+    keywords: int = Field(default=16, ge=0, le=1000)
 
 
 class ProfileRecipe(Recipe):
@@ -67,21 +54,11 @@ class ProfileRecipe(Recipe):
     privacy: ProfilePrivacy = ProfilePrivacy()
     model: ProfileModel = ProfileModel()
     profile: ProfileConfig = ProfileConfig()
-    resources: ProfileResources = ProfileResources()
-
-    @model_validator(mode="after")
-    def _can_count(self) -> "ProfileRecipe":
-        if self.keys > MOST_KEYS:
-            raise ValueError(
-                f"profile.keywords and profile.label_values let a user count for {self.keys:,} words and labels, and"
-                f" {MOST_KEYS:,} are taken: lower them"
-            )
-        return self
 
     @property
     def keys(self) -> int:
         """Words and values of labels that one user counts for, at most."""
-        return self.profile.keywords + self.profile.label_values * len(self.corpus.labels)
+        return self.profile.keywords + LABEL_VALUES * len(self.corpus.labels)
 
 
 PROFILE = "profile.json"
