@@ -1,6 +1,8 @@
 """A plan takes from a profile what its recipe does not say, shows both, and refuses what is no profile."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -71,3 +73,18 @@ def test_what_is_no_profile_is_refused_in_a_sentence(tmp_path, content):
         path.write_text(content)
     with pytest.raises(rp.ConfigError, match=r"^--profile is .*profile\.json, which is no profile: give profile\.json"):
         rp.plan(rp.load_recipe(SAID), profile=path)
+
+
+QUICK = """
+import json, sys, rayprivacy as rp
+print(rp.plan(rp.load_recipe(json.loads(sys.argv[1])), profile=sys.argv[2], timed=True))
+print(rp.plan(rp.load_recipe({"method": "profile"})))
+assert not {"torch", "transformers", "ray", "sklearn"} & {*sys.modules}
+"""
+
+
+def test_neither_a_plan_with_a_profile_nor_that_of_one_needs_torch_or_ray(profile):
+    command = [sys.executable, "-c", QUICK, json.dumps(SAID), str(profile())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "counts of users: 61 cells" in " ".join(done.stdout.split())
