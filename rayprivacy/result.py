@@ -52,10 +52,10 @@ class Result:
         Raises:
             ConfigError: the run is no profile.
         """
-        name = method_of(self.recipe).card.file
-        if not name:
+        path = self.path / "profile.json"
+        if not path.is_file():
             raise ConfigError(f"{self.path} holds no profile: its method is {self.recipe.method}.")
-        profile: Json = read_json(self.path / name)
+        profile: Json = read_json(path)
         return profile
 
     def texts(self) -> "Dataset":

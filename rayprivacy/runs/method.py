@@ -77,7 +77,7 @@ class Card:
     text: str = "Text that a language model wrote. The model was made by"
     opener: str = ""  # something the model can continue, for its card; any text where it is empty
     texts: str = SYNTHETIC  # file name of the released text in the run directory; empty where none is released
-    file: str = ""  # file name of what is released where that is neither text nor a model
+    beside: tuple[str, ...] = ()  # further released files in the run directory
     # whether a model is released, in `model/`. Without one there is nothing to attack by its losses.
     has_model: bool = True
     loader: str = LANGUAGE_MODEL  # class of transformers that loads the model
@@ -85,7 +85,7 @@ class Card:
     @property
     def released_files(self) -> tuple[str, ...]:
         """Names of what leaves the run directory as the release."""
-        return (*(("model",) if self.has_model else ()), *filter(None, (self.texts, self.file)))
+        return (*(("model",) if self.has_model else ()), *((self.texts,) if self.texts else ()), *self.beside)
 
     @property
     def has_language_model(self) -> bool:

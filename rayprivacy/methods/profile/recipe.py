@@ -70,7 +70,7 @@ CARD = Card(
     released=(("counts", "with noise"), ("profile", "what they say"), ("report", "this page")),
     texts="",
     has_model=False,
-    file=PROFILE,
+    beside=(PROFILE,),
 )
 METHOD = Method(
     recipe=ProfileRecipe,
