@@ -41,7 +41,10 @@ from rayprivacy.release import noise
 
 # Always the same one: where a base model lies is part of the name of a release.
 FOLDER = Path(tempfile.gettempdir()) / "rayprivacy-pins"
-METHODS = ("toy", "seqpate", "generator", "two_stage", "edp_sgd", "domain_private", "santext", "question_answering")
+METHODS = (
+    *("toy", "seqpate", "generator", "two_stage", "edp_sgd", "domain_private", "santext", "question_answering"),
+    "profile",
+)
 USERS = [f"user-{number}" for number in range(12)]
 NOT_RELEASED = ("private", "metrics.json", "report.html", "plots", "run.log", "audit", "certificate.md", "ledger_head")
 VARYING = ("ledger_head", "versions")  # of a certificate

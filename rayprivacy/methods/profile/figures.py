@@ -130,7 +130,8 @@ def _rows(counted: Sequence[Json], *columns: str) -> list[tuple[str, ...]]:
 
 
 def _span(cell: Json) -> str:
-    return f"{cell['from']} or more" if cell["to"] is None else f"{cell['from']} to {cell['to']}"
+    least, most = cell["from"], cell["to"]
+    return f"{least}" if least == most else f"{least} or more" if most is None else f"{least} to {most}"
 
 
 def _cells(figure: Json) -> tuple[str, str]:
