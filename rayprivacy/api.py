@@ -40,6 +40,7 @@ __all__ = [
     "load_recipe",
     "method_names",
     "plan",
+    "profile",
     "report",
     "run",
     "tune",
@@ -64,7 +65,13 @@ def load_recipe(recipe: str | Path | Mapping[str, Any], overrides: Mapping[str, 
 
 
 def plan(
-    recipe: Recipe, *, timed: bool = False, nodes: int = 1, users: int | None = None, minutes: float | None = None
+    recipe: Recipe,
+    *,
+    timed: bool = False,
+    nodes: int = 1,
+    users: int | None = None,
+    minutes: float | None = None,
+    profile: str | Path | None = None,
 ) -> "Outline":
     """The stages of a recipe, what each reads and charges, and epsilon by stage. Touches no data; prints as a table.
 
@@ -76,27 +83,32 @@ def plan(
         users: a public guess at the users of the corpus, for estimates, advice and remarks; the method's own when left
             out.
         minutes: what a run may take on two cores, for advice; no bound when left out.
+        profile: `profile.json` of a profile of the corpus. Its noisy users stand for the guess, and its bounds for
+            those that the recipe leaves to their defaults: the outline has that recipe, and both numbers.
 
     Raises:
-        ConfigError: the recipe cannot be run, or there are no nodes, users or minutes.
+        ConfigError: the recipe cannot be run, there are no nodes, users or minutes, or the profile is none.
     """
     from rayprivacy.blocks.steps_plan import remark
-    from rayprivacy.runs import advice, checks, estimate, outline
+    from rayprivacy.runs import advice, checks, estimate, outline, profiled
 
     for name, value in (("nodes", nodes), ("users", users), ("minutes", minutes)):
         if value is not None and value < 1:
             raise ConfigError(f"{name} is {value:g}: give a number of at least 1.")
     if recipe.evaluation.compare:
         checks.check_comparison(recipe)
+    rows: list[profiled.Row] = []
+    if profile is not None:
+        recipe, users, rows = profiled.profiled(recipe, profiled.read_profile(profile), users)
     planned = method_of(recipe).planned(recipe)
     noted = remark(planned, users)
     if not timed:
-        return outline.Outline(recipe, planned, remark=noted)
+        return outline.Outline(recipe, planned, remark=noted, profiled=rows)
     times = estimate.estimated(recipe, planned, estimate.this_machine(), nodes=nodes, users=users)
     guess = planned.users if users is None else users
     tokens = getattr(getattr(recipe, "generation", None), "max_tokens", None)
     said = advice.advice_for(recipe.method, guess, recipe.privacy.epsilon, minutes, tokens)
-    return outline.Outline(recipe, planned, estimate=times, advice=said, remark=noted)
+    return outline.Outline(recipe, planned, estimate=times, advice=said, remark=noted, profiled=rows)
 
 
 def run(
@@ -142,6 +154,51 @@ def run(
     with done.stage("report"):
         write_report(done.root)
     return Result(done.root, mirror.uri if mirror else None)
+
+
+def profile(
+    source: str,
+    *,
+    ledger: str,
+    account: str,
+    user: str = "user",
+    text: str = "text",
+    labels: Sequence[str] = (),
+    epsilon: float | None = None,
+    share: float | None = None,
+    out: str | Path = "runs/profile",
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    console: Console | None = None,
+) -> Result:
+    """Say in noisy numbers what is in a private corpus, for a share of its account; see `Result.profile`.
+
+    Args:
+        source: the corpus, as `corpus.source` of a recipe names it.
+        ledger: URL of the ledger.
+        account: the account that pays, which is there already.
+        user: the column that names the author.
+        text: the column of the text.
+        labels: columns whose values are counted.
+        epsilon: what the profile may cost, in place of a share.
+        share: its part of the account's budget; 0.02 when left out.
+        out: the run directory: a path or a URI. The same call finds the same release there.
+        overrides: further keys of a recipe of method `profile`, as `load_recipe` takes them.
+        console: where progress is shown.
+
+    Raises:
+        BudgetRefusedError: the account has less left than the profile asks for.
+        ConfigError: there is no such account, or something else is wrong that nothing was charged for.
+    """
+    from rayprivacy.methods.profile.asking import recipe_of
+    from rayprivacy.runs.files import overridden
+
+    blocks = {
+        "corpus": {"source": source, "user": user, "text": text, "labels": [*labels]},
+        "privacy": {"ledger": ledger, "account": account},
+    }
+    done = run(recipe_of(overridden(blocks, overrides), epsilon, share), out, console=console)
+    report(done.uri or done.path, public=True)
+    return done
 
 
 def tune(

@@ -46,6 +46,18 @@ class Result:
         metrics: Json = read_json(self.path / "metrics.json")
         return metrics
 
+    def profile(self) -> Json:
+        """The content of profile.json: noisy numbers, each with its interval and the event that paid for it.
+
+        Raises:
+            ConfigError: the run is no profile.
+        """
+        path = self.path / "profile.json"
+        if not path.is_file():
+            raise ConfigError(f"{self.path} holds no profile: its method is {self.recipe.method}.")
+        profile: Json = read_json(path)
+        return profile
+
     def texts(self) -> "Dataset":
         """The released text as a Ray Dataset with the column `text`, and one for each label.
 

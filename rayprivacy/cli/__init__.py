@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import typer
 from rich.console import Console
 
-from rayprivacy.cli import epsilon, evidence, hidden, ledger, questions, results, runs, sanitize
+from rayprivacy.cli import epsilon, evidence, hidden, ledger, profile, questions, results, runs, sanitize
 from rayprivacy.core.errors import ConfigError, RayPrivacyError, is_full
 from rayprivacy.core.files import at_home
 
 _HOME = re.compile(r"(--[a-z-]+=)?(~(?:/.*)?)", re.DOTALL)
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__, rich_markup_mode=None)
-for commands in (runs, hidden, results, sanitize, questions, evidence):
+for commands in (runs, hidden, results, sanitize, profile, questions, evidence):
     app.add_typer(commands.app)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(epsilon.app, name="epsilon")

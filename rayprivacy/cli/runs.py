@@ -19,6 +19,7 @@ from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.registry import method_of, recipe_schema
 from rayprivacy.runs.directory import QUESTIONS
 from rayprivacy.runs.files import read_mapping
+from rayprivacy.runs.method import Card
 from rayprivacy.runs.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ def plan(
     minutes: Annotated[
         float | None, typer.Option(help="What a run may take on two cores, for advice; no bound when left out.")
     ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(help="profile.json of `rayprivacy profile`: bounds and users where nothing else says them."),
+    ] = None,
 ) -> None:
     """Validate a recipe and show its stages, what each costs and about how long it takes; touches no data.
 
@@ -60,9 +65,11 @@ def plan(
     Example: rayprivacy plan recipe.yaml -o privacy.epsilon=8
 
     Example: rayprivacy plan recipe.yaml --nodes 4 --users 20000 --minutes 60
+
+    Example: rayprivacy plan recipe.yaml --profile runs/profile/profile.json
     """
     settings = api.load_recipe(recipe, override or ())
-    api.plan(settings, timed=True, nodes=nodes, users=users, minutes=minutes).show(Console())
+    api.plan(settings, timed=True, nodes=nodes, users=users, minutes=minutes, profile=profile).show(Console())
     if said := _left_out(settings):
         _say(said)
 
@@ -98,14 +105,14 @@ def run(
     settings = api.load_recipe(recipe, override or ())
     result = api.run(settings, out, resume=resume, work=work, mirror_private=mirror_private)
     heldout = {} if public else result.metrics["heldout"]
-    _summary(result.uri or out, result.certificate, heldout, method_of(settings).card.texts)
+    _summary(result.uri or out, result.certificate, heldout, method_of(settings).card)
     if (result.path / QUESTIONS).is_dir():
         show_files([("questions", f"{(result.uri or out).rstrip('/')}/{QUESTIONS}")])
     if not public and (result.path / JSON_FILE).is_file():
         _compared(read_json(result.path / JSON_FILE))
 
 
-def _summary(out: str, certificate: Certificate, heldout: Json, texts: str) -> None:
+def _summary(out: str, certificate: Certificate, heldout: Json, card: Card) -> None:
     request = certificate.run_request
     show_claim(
         certificate,
@@ -116,7 +123,8 @@ def _summary(out: str, certificate: Certificate, heldout: Json, texts: str) -> N
         Console().print(_perplexities(heldout))
     if "semantic_error_rate" in heldout:
         Console().print(_errors(heldout))
-    released = ("synthetic text", texts) if texts else ("model", "model")
+    name = card.texts or card.released_files[0]
+    released = ("synthetic text" if card.texts else name.partition(".")[0], name)
     files = (released, ("certificate", "certificate.md"), ("report", "report.html"))
     show_files((label, f"{out.rstrip('/')}/{name}") for label, name in files)
 

@@ -32,6 +32,7 @@ METHODS = {
     "edp_sgd": "rayprivacy.methods.edp_sgd.recipe:METHOD",
     "question_answering": "rayprivacy.methods.question_answering.recipe:METHOD",
     "knowledge": "rayprivacy.methods.knowledge.recipe:METHOD",
+    "profile": "rayprivacy.methods.profile.recipe:METHOD",
 }
 
 

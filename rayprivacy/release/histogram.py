@@ -243,10 +243,33 @@ class Margins(NoisyCounts):
 
     def to_shares(self, noisy: _Sums) -> Shares:
         """Shares [cells]; those of each block add up to 1."""
-        return np.concatenate([_nearest_shares(block.astype(np.float64)) for block in self.split(noisy)])
+        return np.concatenate([nearest_shares(block.astype(np.float64)) for block in self.split(noisy)])
 
 
-def _nearest_shares(noisy: Shares) -> Shares:
+@dataclass(frozen=True)
+class Totals(Margins):
+    """Margins that are read as counts of units: to how many each cell belongs, in parts of a unit.
+
+    >>> Totals(blocks=(1, 2), sigma=5.0).to_shares(np.array([30, 12, 18]) * SCALE).tolist()
+    [30.0, 12.0, 18.0]
+    """
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Everything that fixes the mechanism, as JSON values."""
+        return super().parameters | {"mechanism": "totals"}
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the noise on each count, in units."""
+        return self.noise_std_grid / SCALE
+
+    def to_shares(self, noisy: _Sums) -> Shares:
+        """Noisy counts [cells], which may be negative; shares of them are post-processing."""
+        return noisy / float(SCALE)
+
+
+def nearest_shares(noisy: Shares) -> Shares:
     """The point of the simplex that is nearest to the noisy sums over their total; uniform if that is not positive."""
     total = noisy.sum()
     if total <= 0:

@@ -1,6 +1,6 @@
 """The outline of a run: its stages and what each costs, as `rayprivacy plan` shows them. Touches no data."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rayprivacy.ledger.rules import Rule, parameters_for, rule_for
 from rayprivacy.models.settings import AUTO
 from rayprivacy.runs.estimate import Estimate
 from rayprivacy.runs.plan import COMPARISON, EVALUATION, Plan, all_stages, epsilon_of
+from rayprivacy.runs.profiled import COLUMNS, Row, overrides_of
 from rayprivacy.runs.recipe import Recipe
 
 _INTERNAL = {EVALUATION: "evaluation (internal)", COMPARISON: "comparison (internal)"}
@@ -27,6 +28,7 @@ class Outline:
     estimate: Estimate | None = None
     advice: str | None = None  # what the measured frontier suggests
     remark: str | None = None  # where public numbers contradict each other
+    profiled: Sequence[Row] = ()  # its public numbers beside those of a profile
 
     @property
     def rule(self) -> Rule:
@@ -80,6 +82,8 @@ class Outline:
         for row in self.rows():
             table.add_row(*row)
         console.print(table)
+        if self.profiled:
+            _show_profiled(self.profiled, console)
         for label, value in self.plan.figures.items():
             console.print(f"{label}: {value}", highlight=False)
         for warning in self.plan.warnings:
@@ -97,6 +101,15 @@ class Outline:
         with console.capture() as captured:
             self.show(console)
         return captured.get()
+
+
+def _show_profiled(rows: Sequence[Row], console: Console) -> None:
+    table = WholeTable(*COLUMNS, title="public numbers, and what the profile says of them")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    if taken := overrides_of(rows):
+        console.print(f"taken from the profile, also for a run: {taken}", highlight=False, soft_wrap=True)
 
 
 def _time(estimate: Estimate, stage: str) -> str:

@@ -46,6 +46,8 @@ def _shape(path, out):
         with safe_open(path, "np") as tensors:
             slices = {name: tensors.get_slice(name) for name in sorted(tensors.keys())}
             return {name: (each.get_shape(), each.get_dtype()) for name, each in slices.items()}
+    if path.name == "profile.json":  # numbers that were drawn, of words that passed
+        return [*read_json(path)]
     if path.suffix in (".json", ".yaml", ".md", ".txt"):
         return _masked(path.read_text(), out)
     return None

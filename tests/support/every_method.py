@@ -51,6 +51,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
     },
     "question_answering": {"training": STEPS | {"steps": 1}, "questions": None, **SAMPLED},
     "knowledge": {"knowledge": {"attributes": ATTRIBUTES[:2]}, "resources": {"parts": 12}},
+    "profile": {"corpus": {"labels": ["intent"]}, "profile": {"keywords": 3}},
     "toy": {"generation": FEW_TEXTS},
     "toy_sanitised": {},
     "toy_selective": {"generation": FEW_TEXTS},

@@ -51,6 +51,7 @@ METHODS = (
     "santext",
     "question_answering",
     "knowledge",
+    "profile",
 )
 USERS = [f"user-{number}" for number in range(12)]
 NOT_RELEASED = ("private", "metrics.json", "report.html", "plots", "run.log", "audit", "certificate.md", "ledger_head")

@@ -17,7 +17,7 @@ from rayprivacy.reporting.inputs import Exhibits, Histogram
 from rayprivacy.runs.method import Chart, Table, exhibits_json
 
 PACKAGE = Path(rayprivacy.__file__).parent
-SHARED = {  # of a public table of words, and of text that was released
+SHARED = {  # of a public table of words, of text that was released, and of released counts
     "N_x: how often a word comes out as itself",
     "S_x and S*_y: distinct words in 1,000 draws of each word",
     "How often a word comes out as itself, by its rank",
@@ -30,6 +30,12 @@ SHARED = {  # of a public table of words, and of text that was released
     "Facts by attribute",
     "Chance to be released, by support",
     "Support of facts",
+    "What a recipe may say",
+    "Texts of a user",
+    "Tokens of a text, by user",
+    "Scripts of texts, by user",
+    "Values of labels",
+    "Words that many users write",
 }
 CHART = Chart("errors", "Errors on held-out users", "step", "errors", {"ours": [(0.0, 1.0)]})
 TABLE = Table("Errors on held-out users", ("model", "errors"), [("ours", "3")])

@@ -15,15 +15,16 @@ TAGGED = {"releasable": False, "semantic_error_rate": RATES, "wrong_intents": {"
 def said(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
 
-    def say(heldout, texts):
-        runs._summary("runs/mine/", Certificate.model_validate(certificate()), heldout, texts)
+    def say(heldout, method="seqpate"):
+        card = method_named(method).card
+        runs._summary("runs/mine/", Certificate.model_validate(certificate()), heldout, card)
         return " ".join(capsys.readouterr().out.translate(dict.fromkeys(map(ord, "│┃"), " ")).split())
 
     return say
 
 
 def test_a_tagger_is_told_by_its_errors_and_by_the_model_that_is_released(said):
-    shown = said(TAGGED, method_named("edp_sgd").card.texts)
+    shown = said(TAGGED, "edp_sgd")
     assert "tagger semantic error rate wrong intents" in shown
     assert "edp_sgd 25.4% 13.1%" in shown
     assert "internal: measured on private text" in shown
@@ -34,14 +35,19 @@ def test_a_tagger_is_told_by_its_errors_and_by_the_model_that_is_released(said):
 
 def test_text_is_told_by_perplexities_and_by_its_file_and_a_public_log_has_no_figure(said):
     heldout = metrics()["heldout"]
-    shown = said(heldout, "synthetic.parquet")
+    shown = said(heldout)
     for name, value in heldout["perplexity"].items():
         assert f"{name} {value:.1f}" in shown
     assert "synthetic text runs/mine/synthetic.parquet" in shown
     assert "semantic error rate" not in shown
-    assert "internal" not in said({}, "synthetic.parquet")
+    assert "internal" not in said({})
 
 
-def test_every_method_releases_texts_or_a_model_that_the_console_can_name():
-    cards = [method_named(name).card for name in method_names()]
-    assert all(card.texts or card.has_model for card in cards)
+def test_a_profile_is_told_by_its_file(said):
+    shown = said({}, "profile")
+    assert "profile runs/mine/profile.json certificate runs/mine/certificate.md" in shown
+    assert "model" not in shown
+
+
+def test_every_method_releases_what_the_console_can_name():
+    assert all(method_named(name).card.released_files for name in method_names())

@@ -80,6 +80,8 @@ CALIBRATED: dict[str, dict[str, Any]] = {
         "privacy": {"composition": "zcdp"},
         "votes": {"noise": "laplace", "clip": None, "queries": 40},
     },
+    "profile": {"method": "profile"},
+    "profile of a plan": {"method": "profile", "privacy": PLD},
     "words of a budget": SANITISED | {"sanitize": WORDS},
     "kept words": SANITISED | {"sanitize": WORDS | {"keep": 0.3}},
     "randomised response": SANITISED | {"sanitize": WORDS | {"mechanism": "randomized_response"}},
