@@ -14,10 +14,11 @@ from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.registry import method_named
 from rayprivacy.reporting import render
 from rayprivacy.reporting.claim import INTERNAL
-from rayprivacy.reporting.figures import Part, stacked_bar
+from rayprivacy.reporting.figures import Part, chart_legend, line_chart, stacked_bar
 from rayprivacy.reporting.inputs import Audit, Metrics
 from rayprivacy.reporting.page import write_comparison, write_report
 from rayprivacy.reporting.render import Picture, light_style, run_pictures, standalone, write_pictures
+from rayprivacy.runs.method import Chart
 
 PUBLIC = {"flow.png", "account.png", "lengths.png"}
 PRIVATE = {"internal-lengths-heldout.png", "internal-roc.png", "internal-exposure.png"}
@@ -80,6 +81,18 @@ def test_the_bar_has_the_colours_of_the_page_in_proportion(tmp_path):
     assert pixels.getpixel((0, 0)) == colour("card")
     # Names cannot break a picture, and its title takes lines.
     assert account_picture(tmp_path, account=f"{ATTACK} & \x00\x1b <svg " + "long " * 60).height > 400
+
+
+def test_lines_are_lines_and_their_legend_has_their_colours(tmp_path):
+    """A figure that is filled in black is one whose rules the renderer does not know."""
+    lines = {"one": [(0.0, 1.0), (1.0, 0.0), (2.0, 1.0)], "other": [(0.0, 0.5), (2.0, 0.7)]}
+    chart = Chart(name="curve", title="title", across="across", up="up", series=lines)
+    (path,) = write_pictures(tmp_path, [Picture("curve", line_chart(chart), chart_legend(chart))])
+    pixels = Image.open(path).convert("RGB")
+    found = {shade: count for count, shade in pixels.getcolors(1 << 20)}
+    assert found.get((0, 0, 0), 0) < 0.001 * pixels.width * pixels.height
+    for name in ("released", "private"):
+        assert 300 < found[colour(name)] < 0.02 * pixels.width * pixels.height
 
 
 def test_letters_are_drawn(tmp_path):
