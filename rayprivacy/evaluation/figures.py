@@ -118,7 +118,7 @@ _TITLES = {
 }
 
 
-CONTENT = "What it is about: share of texts with each of the commonest content words of real text"
+CONTENT = "What it is about: share of texts with the ten commonest content words of real text, and the ten most missing"
 
 
 def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, str, str, str]]]]:

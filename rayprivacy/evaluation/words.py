@@ -39,19 +39,21 @@ BETTER: Mapping[str, Better] = {
     "word_type_overlap": "higher",
     "new_word_share": "near",
     "length_total_variation": "lower",
+    "content_total_variation": "lower",
     **dict.fromkeys(("words_mean", _MOST_WORDS, "perplexity", "distinct_1", "distinct_2", "distinct_3"), "near"),
     **dict.fromkeys(("duplicate_share", "self_bleu_4"), "near"),
     **dict.fromkeys(("bleu_3", "bleu_4"), "higher"),
 }
 _STARTS = 4
-CONTENT_WORDS, LEAST_USERS = 20, 3  # words that are listed, and users who wrote each at least
+CONTENT_WORDS, LEAST_USERS = 100, 3  # words that say what text is about, and users who wrote each at least
+_LISTED = 10  # of them, the commonest, and as many of which most is missing
 _PATTERN = re.compile(PATTERN)
 
 
 def word_rows(drawn: DrawnTexts, base: Backbone | None, config: EvaluationConfig) -> list[FigureRow]:
     """Compare words; perplexity is measured where there is a base model."""
     target = drawn.real.take(drawn.target).texts
-    topics = Topics(target, config.seed)
+    topics, about = Topics(target, config.seed), _content(drawn.real.take(drawn.target))
 
     def of(texts: Texts) -> dict[str, Figure | float]:
         words = word_counts(texts.texts)
@@ -62,6 +64,9 @@ def word_rows(drawn: DrawnTexts, base: Backbone | None, config: EvaluationConfig
             "words_mean": mean_figure(words, texts.users, config.seed),
             **diversity(texts.texts, target, config.seed),
         }
+        if about:
+            held = _held(texts.texts, about)
+            found["content_total_variation"] = total_variation(_held(target, about), held) if any(held) else 1.0
         if config.max_words is not None:
             found[_MOST_WORDS] = mean_figure(np.array(words) >= config.max_words, texts.users, config.seed)
         if base is not None:
@@ -78,23 +83,38 @@ def _bins(texts: list[str]) -> list[int]:
 
 
 def content_words(drawn: DrawnTexts) -> list[dict[str, Any]]:
-    """What real text is about: its commonest words without grammar, and the share of texts that hold each.
+    """What real text is about: shares of texts that hold its commonest words without grammar, and those most missing.
 
     MAUVE and topics can look well where text is hardly about the subject: these words show it. Only words of several
     private users are listed; they are internal all the same.
     """
     real, synthetic = drawn.real.take(drawn.target), drawn.synthetic.take(drawn.compared)
     other = None if drawn.reference is None else drawn.real.take(drawn.reference)
+    words, sides = _content(real), {"synthetic": synthetic.texts, "reference": (other or real).texts}
+    held = {
+        name: dict(zip(words, np.divide(_held(texts, words), len(texts)), strict=True)) for name, texts in sides.items()
+    }
+    missing = sorted(words[_LISTED:], key=lambda word: held["synthetic"][word] - held["reference"][word])[:_LISTED]
+    return [
+        {"word": word, **{name: round(float(shares[word]), 4) for name, shares in held.items()}}
+        for word in [*words[:_LISTED], *missing]
+    ]
+
+
+def _content(real: Texts) -> list[str]:
+    """The commonest words of real text without grammar, of several users each, the commonest first."""
     users: dict[str, set[Any]] = {}
     for text, user in zip(real.texts, real.users.tolist(), strict=True):
         for word in _words(text):
             users.setdefault(word, set()).add(user)
     counts = Counter(word for text in real.texts for word in _words(text) if len(users[word]) >= LEAST_USERS)
-    chosen = sorted(counts, key=lambda word: (-counts[word], word))[:CONTENT_WORDS]
-    sides = {"synthetic": synthetic, "reference": other or real}
-    held = {name: Counter(word for text in side.texts for word in _words(text)) for name, side in sides.items()}
-    shares = {name: {word: held[name][word] / len(side.texts) for word in chosen} for name, side in sides.items()}
-    return [{"word": word, **{name: round(each[word], 4) for name, each in shares.items()}} for word in chosen]
+    return sorted(counts, key=lambda word: (-counts[word], word))[:CONTENT_WORDS]
+
+
+def _held(texts: list[str], words: list[str]) -> list[int]:
+    """How many texts hold each of some words."""
+    counts = Counter(word for text in texts for word in _words(text))
+    return [counts[word] for word in words]
 
 
 def _words(text: str) -> set[str]:

@@ -5,10 +5,10 @@ import pytest
 
 from rayprivacy.cli import runs
 from rayprivacy.evaluation.evaluate import draw
-from rayprivacy.evaluation.figures import CONTENT, tables
+from rayprivacy.evaluation.figures import CONTENT, Figure, tables
 from rayprivacy.evaluation.settings import EvaluationConfig
 from rayprivacy.evaluation.texts import Texts
-from rayprivacy.evaluation.words import content_words
+from rayprivacy.evaluation.words import content_words, word_rows
 
 
 def _drawn(real, synthetic):
@@ -26,6 +26,21 @@ def test_text_that_is_not_about_the_subject_shows():
     title, cells = next(tables({"rows": [], "content_words": list(found.values())}))
     assert title == CONTENT
     assert ("kernel", "0.0%", "100.0%", "near the real one") in cells
+
+
+def test_the_ten_words_most_missing_are_listed_beside_the_ten_commonest():
+    alike = [f"alike{n}" for n in range(12)]
+    real = [" ".join(alike) + " kernel" * (n % 6 > 0) + " driver" * (n % 3 == 0) for n in range(60)]
+    drawn = _drawn(real, [" ".join(alike)] * 60)
+    listed = [each["word"] for each in content_words(drawn)]
+    assert listed[:10] == sorted(alike)[:10]
+    assert listed[10:12] == ["kernel", "driver"]
+    distance = {row.name: row for row in word_rows(drawn, None, EvaluationConfig())}["content_total_variation"]
+    assert distance.reference
+    assert distance.synthetic
+    assert distance.reference.value < 0.05 < distance.synthetic.value
+    nothing = word_rows(_drawn(real, ["nice to meet you"] * 60), None, EvaluationConfig())
+    assert {row.name: row.synthetic for row in nothing}["content_total_variation"] == Figure(1.0)
 
 
 def test_words_of_one_or_two_users_are_not_listed():
