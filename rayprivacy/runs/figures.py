@@ -1,0 +1,275 @@
+"""The figures of held-out users that a run may publish: measured at its end, released by one noisy sum, and read.
+
+    released models, synthetic text -> what is asked of a held-out user             (public)
+    held-out users -> a vector each -> their sum -> RELEASE GATE, one charge        (released)
+    noisy sums -> figures with intervals -> metrics.json, certificate, report       (free)
+
+Privacy argument. All held-out units take part, whatever their number: the first n of them would be another set when one
+joins. A keyed coin of each user, with a public rate, decides who is held out. What a unit hands in is a function of the
+unit and of what is public, to the last bit: each is read by itself, because in a batch with others the rounding of its
+loss would depend on theirs. So one unit more or less moves the sums by its own vector, which `release.figure_sums`
+bounds. A unit changes the training, which its own charges cover, or these sums, and never both; both are charged, one
+after the other, which is an upper bound.
+
+A run that is resumed finds the private sums, and the ledger serves the noise that was drawn: the question that names
+the charge is made of what is asked, never of an answer.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from scipy.spatial.distance import cdist
+
+from rayprivacy.accounting.events import to_json
+from rayprivacy.core.console import Told
+from rayprivacy.core.files import Json, write_atomic
+from rayprivacy.core.private import Private, digest_json, digest_json_list
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.layout import HOLDOUT
+from rayprivacy.corpus.manifest import part_tables
+from rayprivacy.dpsgd.units import Reading, Row, documents_of
+from rayprivacy.evaluation.fidelity import reaches
+from rayprivacy.evaluation.language import length_summary, normal_words
+from rayprivacy.evaluation.memorisation import GRAM
+from rayprivacy.evaluation.shown import Distance, Layout, Mean, Part, Perplexity
+from rayprivacy.generation.codes import Codes
+from rayprivacy.models.backbone import Backbone, load_backbone, tokenizer_rules
+from rayprivacy.models.sentences import SentenceModel
+from rayprivacy.models.settings import ModelConfig
+from rayprivacy.release.figure_sums import FigureSums
+from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.directory import MODEL, Run
+from rayprivacy.runs.figures_plan import BY_MEANING, FIGURES, GROUPS, GROUPS_SHOWN
+from rayprivacy.runs.heldout import total_loss
+from rayprivacy.runs.measure import drawn_rows
+from rayprivacy.runs.method import Method, Output
+from rayprivacy.runs.sealing import sealed
+
+if TYPE_CHECKING:
+    from rayprivacy.evaluation.shape import Shape
+
+WHY = "sums over all held-out users, released with noise that the account was charged for"
+TEXTS, BY_VECTORS, NEIGHBOURS = 100_000, 2000, 5  # synthetic texts that are read, and embedded; of a text's ball
+OWN, OTHER, SMALL = 1.0, 0.5, 0.25  # weights: of the run's own model and of shares; of other models; of the rest
+_STORED = np.dtype("<i8")
+_STEP = "measuring figures of held-out users"
+Sums = npt.NDArray[np.int64]
+Rows = Sequence[Row]
+
+
+class Group(Protocol):
+    """Some figures that are measured together."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What they are."""
+
+    @property
+    def question(self) -> str:
+        """Digest of what a unit is asked beside them; public."""
+
+    def values(self, rows: Rows) -> list[Any]:
+        """The value of each for a unit, from its rows alone."""
+
+
+def release_figures(context: RunContext[Any], method: Method, output: Output) -> Json:
+    """Measure and release the figures of a run whose text is written, or find them released; empty without the block.
+
+    Raises:
+        BudgetRefusedError: the account has less left than they cost.
+    """
+    if context.recipe.figures is None:
+        return {}
+    with context.stage(FIGURES):
+        groups = list(_groups(context, method, output))
+        layout = Layout(tuple(part for group in groups for part in group.parts))
+        mechanism: FigureSums = replace(context.plan.stage(FIGURES).mechanism, cells=layout.cells)
+        question = digest_json([layout.described, *(group.question for group in groups)])
+        sums = _sums_of_corpus(context, groups, layout, mechanism, question)
+        noisy = context.release_figures(FIGURES, mechanism, sums, question=question).value
+    shown, left_out = layout.read(noisy, mechanism.sigma)
+    rows = [{"name": each.name, "value": each.value, "interval": [each.low, each.high]} for each in shown]
+    event = to_json(mechanism.event)
+    return {"releasable": True, "why": WHY, "stage": FIGURES, "event": event, "rows": rows, "left_out": left_out}
+
+
+def named(found: Json) -> dict[str, str]:
+    """The released figures as people should read them, by label, for the certificate and the cards."""
+    rows = {
+        f"Released with noise: {row['name']}": "{:.4g}, 95% interval {:.4g} to {:.4g}".format(
+            row["value"], *row["interval"]
+        )
+        for row in found.get("rows", ())
+    }
+    left_out = found.get("left_out")
+    return rows | ({"Released with noise, and not shown": " ".join(left_out)} if left_out else {})
+
+
+def _groups(context: RunContext[Any], method: Method, output: Output) -> Iterator[Group]:
+    """What can be measured of what the run has released, in a fixed order."""
+    recipe, card, config = context.recipe, method.card, context.recipe.figures
+    if "perplexity" in config.of and card.has_language_model:
+        reading = method.reads(recipe)
+        released = ModelConfig(base=str(context.run.root / MODEL), dtype=recipe.model.dtype)
+        own = load_backbone(released, released=True)
+        pretrained = context.pretrained.backbone if context.pretrained else None
+        models = (("base", OTHER, context.base), ("pretrained", OTHER, pretrained), (card.ours or "own", OWN, own))
+        for name, weight, backbone in models:
+            if backbone is not None:
+                part = Perplexity(f"perplexity of {name}", weight, config.max_loss)
+                yield OfModel(context.run, backbone, reading, (part,))
+    if not card.texts:
+        return
+    columns = ["text", *(output.codes.columns[:1] if output.codes else ())]
+    table = drawn_rows([context.run.root / card.texts], TEXTS, columns)
+    yield OfTexts.of(table["text"].to_pylist(), config.of, config.topics)
+    if "accuracy" in config.of and output.codes and len(columns) == 2 and len(table[1].unique()) > 1:
+        yield OfLabels(output.codes, table)
+
+
+@dataclass(frozen=True)
+class OfModel:
+    """What a language model loses on a unit's text, in nats per token."""
+
+    run: Run[Any]
+    backbone: Backbone
+    reading: Reading
+    parts: tuple[Part, ...]
+
+    @property
+    def question(self) -> str:
+        """Digest of the model, of how it splits text, and of how much of a text it reads."""
+        rules, reading = tokenizer_rules(self.backbone.tokenizer), self.reading
+        return digest_json([self.backbone.digest, rules, reading.max_tokens, reading.max_context])
+
+    def values(self, rows: Rows) -> list[Any]:
+        """The mean loss over all tokens of the unit."""
+        documents = documents_of(rows, self.backbone, self.reading, self.reading.versions - 1)
+        total, tokens = total_loss(self.run, self.backbone.model, self.backbone.end, documents)
+        return [total / max(tokens, 1)]
+
+
+@dataclass(frozen=True)
+class OfTexts:
+    """How a unit's texts compare with synthetic ones: lengths, topics, neighbours, and runs of words in common."""
+
+    parts: tuple[Part, ...]
+    measures: tuple[Callable[[list[str], Any], Any], ...] = field(repr=False)  # of texts and their vectors
+    sentences: SentenceModel | None = field(repr=False)
+    question: str
+
+    @staticmethod
+    def of(texts: list[str], names: Sequence[str], topics: int) -> "OfTexts":
+        """The named figures beside synthetic texts; the nearest neighbours are found only in a few of these or more."""
+        sentences = SentenceModel.packaged() if {*BY_MEANING} & {*names} else None
+        few = [texts[place] for place in np.linspace(0, len(texts) - 1, min(BY_VECTORS, len(texts))).astype(int)]
+        vectors = sentences.vectors(few) if sentences else None
+        found: list[tuple[Part, Callable[[list[str], Any], Any]]] = []
+        if "lengths" in names:
+            found.append((_distance("lengths", _lengths(texts, None)), _lengths))
+        if "topics" in names and sentences:
+            from rayprivacy.evaluation.shape import Shape  # of the extra `eval`
+
+            counted = partial(_topics, Shape.of(few, sentences, topics))
+            found.append((_distance("topics", counted(few, vectors)), counted))
+        if "recall" in names and vectors is not None and len(few) > NEIGHBOURS:
+            found.append((Mean("recall", SMALL), partial(_recalled, vectors, reaches(vectors, NEIGHBOURS))))
+        if "copied" in names:
+            found.append((Mean(f"share of texts with {GRAM} words in a row of synthetic text", SMALL), _copied(texts)))
+        parts, measures = zip(*found, strict=True) if found else ((), ())
+        asked = digest_json([digest_json_list("texts", texts), topics, sentences and sentences.digest])
+        return OfTexts(parts, measures, sentences, asked)
+
+    def values(self, rows: Rows) -> list[Any]:
+        """Each figure of the unit's texts."""
+        texts = [str(row["text"]) for row in rows]
+        vectors = self.sentences.vectors(texts) if self.sentences else None
+        return [measure(texts, vectors) for measure in self.measures]
+
+
+class OfLabels:
+    """How often a classifier that learnt from synthetic text finds the first label of a unit's text."""
+
+    parts: tuple[Part, ...] = (Mean("accuracy of a classifier trained on synthetic text", SMALL),)
+
+    def __init__(self, codes: Codes, table: pa.Table) -> None:
+        from rayprivacy.evaluation.words import classifier  # of the extra `eval`
+
+        self._codes, (texts, labels) = codes, (column.to_pylist() for column in table.columns)
+        self.question = digest_json([digest_json_list("labels", labels), codes.digest])
+        self._guess = classifier(texts, labels)
+
+    def values(self, rows: Rows) -> list[Any]:
+        """The share of the unit's texts whose label is guessed; a value on no public list is `other`."""
+        label = self._codes.columns[0]
+        wanted = [self._codes.labels(self._codes.index(row))[label] for row in rows]
+        return [float(np.mean(self._guess.predict([str(row["text"]) for row in rows]) == np.array(wanted)))]
+
+
+def _distance(name: str, counts: npt.NDArray[Any]) -> Distance:
+    return Distance(f"{name}: total variation", OWN, tuple((counts / counts.sum()).tolist()))
+
+
+def _lengths(texts: list[str], _vectors: Any) -> npt.NDArray[Any]:
+    return np.array(length_summary(texts)["histogram"]["counts"])
+
+
+def _topics(shape: "Shape", texts: list[str], vectors: Any) -> npt.NDArray[Any]:
+    return np.bincount(shape.topics(vectors), minlength=len(shape.centres))
+
+
+def _recalled(synthetic: npt.NDArray[Any], reach: npt.NDArray[Any], _texts: list[str], vectors: Any) -> float:
+    """The share of texts that lie nearer to a synthetic one than its `NEIGHBOURS`-th neighbour among these does."""
+    return float((cdist(vectors, synthetic) <= reach).any(axis=1).mean())
+
+
+def _copied(synthetic: list[str]) -> Callable[[list[str], Any], float]:
+    known = {gram for text in synthetic for gram in _grams(text)}
+    return lambda texts, _vectors: float(np.mean([any(gram in known for gram in _grams(text)) for text in texts]))
+
+
+def _grams(text: str) -> Iterator[tuple[str, ...]]:
+    words = normal_words(text)
+    return (tuple(words[at : at + GRAM]) for at in range(len(words) - GRAM + 1))
+
+
+def _sums_of_corpus(
+    context: RunContext[Any], groups: Sequence[Group], layout: Layout, mechanism: FigureSums, question: str
+) -> Private[Sums]:
+    """The private sums, which are kept: a run that is resumed does not read its held-out users again."""
+    made_of = [context.corpus.corpus_digest(context.key), question, mechanism.parameters]
+    path = context.run.private(f"figures-{digest_json(made_of)[:16]}")
+    if not path.exists():
+        sums = figure_sums(context.run, groups, layout, mechanism, context.counter(GROUPS_SHOWN))
+        write_atomic(path, sums.reveal().astype(_STORED).tobytes())
+    return Private(np.frombuffer(path.read_bytes(), _STORED).astype(np.int64))
+
+
+@sealed(_STEP)
+def figure_sums(
+    run: Run[Any], groups: Sequence[Group], layout: Layout, mechanism: FigureSums, told: Told
+) -> Private[Sums]:
+    """The private sums [cells] of the vectors of all held-out users (or records)."""
+    values: list[list[Any]] = [[] for _ in units_of(run, mechanism.unit)]
+    for number, group in enumerate(groups):
+        told(number)
+        for own, rows in zip(values, units_of(run, mechanism.unit), strict=True):
+            own += group.values(rows)
+    told(GROUPS)
+    vectors = np.array([layout.vector(own) for own in values], np.float64).reshape(-1, layout.cells)
+    return Private(mechanism.contribution(vectors))
+
+
+def units_of(run: Run[Any], unit: PrivacyUnit) -> Iterator[Rows]:
+    """The rows of each held-out user, or each row; files are sorted by user, and a user is in one of them."""
+    for table in part_tables(run.private("shards"), HOLDOUT):
+        if unit is PrivacyUnit.RECORD:
+            yield from ([row] for row in table.to_pylist())
+        else:
+            yield from (list(own) for _, own in groupby(table.to_pylist(), key=lambda row: row["user"]))
