@@ -7,7 +7,7 @@ A unit (a user, or a record) hands in one vector: a 1 for the count of units, an
 
 Either is no longer than 1 in L2: shares are at least 0 and add up to 1. Each is multiplied by a public weight, and all
 by one over the root of the sum of the squared weights, so that the vector is no longer than 1. The release does not
-rely on that: it bounds what it is given (`release.figure_sums`). What is not finite counts as L; units without texts
+rely on that: it bounds what it is given (`release.figure_vectors`). What is not finite counts as L; units without texts
 have no shares.
 
 Intervals say what the noise may have done: they hold, with a probability of 95%, the figure of these held-out units
@@ -46,7 +46,7 @@ UNITS = "held-out users"
 REMEDY = "hold out more users (corpus.holdout), raise figures.share, or name fewer figures (figures.of)"
 _Z = 1.959964
 _CLEAR = 3.0  # standard deviations of its noise that a count is above zero, or nothing is shown
-_DRAWS, _SEED, _LEVEL = 1000, 0, 0.95
+_DRAWS, _SEED, _LEVEL = 200, 0, 0.95
 _Floats = npt.NDArray[np.float64]
 
 

@@ -39,7 +39,7 @@ from rayprivacy.core.private import RELEASE_SEAL, Private, Released, digest_json
 from rayprivacy.core.units import Protection
 from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.ledger.store import LedgerApi
-from rayprivacy.release.figure_sums import FigureSums
+from rayprivacy.release.figure_vectors import FigureVectors
 from rayprivacy.release.histogram import HistogramMechanism, Margins, Shares
 from rayprivacy.release.thresholded import KeySums, ReleasedCounts, ThresholdedCounts
 from rayprivacy.release.votes import Means, VoteMechanism, Votes
@@ -212,7 +212,13 @@ class Gate:
         return Released(mechanism.to_shares(noisy), release_id, RELEASE_SEAL)
 
     def release_figures(
-        self, release_id: str, mechanism: FigureSums, sums: Private[npt.NDArray[Any]], *, asked: Asked, stage: str = ""
+        self,
+        release_id: str,
+        mechanism: FigureVectors,
+        sums: Private[npt.NDArray[Any]],
+        *,
+        asked: Asked,
+        stage: str = "",
     ) -> Released[Means]:
         """Charge, draw and store once; return the noisy sums [cells], in units, that the ledger now holds.
 

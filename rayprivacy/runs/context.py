@@ -31,7 +31,7 @@ from rayprivacy.corpus.verify import verify_with_ray
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.release.figure_sums import FigureSums
+from rayprivacy.release.figure_vectors import FigureVectors
 from rayprivacy.release.files import FileRelease, release_file
 from rayprivacy.release.gate import Asked, Gate, VoteManifest, input_digest
 from rayprivacy.release.histogram import HistogramMechanism, Margins
@@ -296,7 +296,9 @@ class RunContext(Generic[R]):
         self._charged(mechanism.event)
         return released
 
-    def release_figures(self, stage: str, mechanism: FigureSums, sums: Private[Any], *, question: str) -> Released[Any]:
+    def release_figures(
+        self, stage: str, mechanism: FigureVectors, sums: Private[Any], *, question: str
+    ) -> Released[Any]:
         """Release summed vectors of units, for a stage; see `Gate.release_figures` and `asked`."""
         identity, name, asked = self.plan.stage(stage).name, self.recipe.release_id, self.asked(question)
         released = self.gate.release_figures(name, mechanism, sums, asked=asked, stage=identity)

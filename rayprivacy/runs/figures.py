@@ -7,7 +7,7 @@
 Privacy argument. All held-out units take part, whatever their number: the first n of them would be another set when one
 joins. A keyed coin of each user, with a public rate, decides who is held out. What a unit hands in is a function of the
 unit and of what is public, to the last bit: each is read by itself, because in a batch with others the rounding of its
-loss would depend on theirs. So one unit more or less moves the sums by its own vector, which `release.figure_sums`
+loss would depend on theirs. So one unit more or less moves the sums by its own vector, which `release.figure_vectors`
 bounds. A unit changes the training, which its own charges cover, or these sums, and never both; both are charged, one
 after the other, which is an upper bound.
 
@@ -27,13 +27,14 @@ import pyarrow as pa
 from scipy.spatial.distance import cdist
 
 from rayprivacy.accounting.events import to_json
+from rayprivacy.auditing.scoring import ModelLoss
 from rayprivacy.core.console import Told
 from rayprivacy.core.files import Json, write_atomic
 from rayprivacy.core.private import Private, digest_json, digest_json_list
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT
 from rayprivacy.corpus.manifest import part_tables
-from rayprivacy.dpsgd.units import Reading, Row, documents_of
+from rayprivacy.dpsgd.units import Reading, Row
 from rayprivacy.evaluation.fidelity import reaches
 from rayprivacy.evaluation.language import length_summary, normal_words
 from rayprivacy.evaluation.memorisation import GRAM
@@ -42,11 +43,10 @@ from rayprivacy.generation.codes import Codes
 from rayprivacy.models.backbone import Backbone, load_backbone, tokenizer_rules
 from rayprivacy.models.sentences import SentenceModel
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.release.figure_sums import FigureSums
+from rayprivacy.release.figure_vectors import FigureVectors
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL, Run
 from rayprivacy.runs.figures_plan import BY_MEANING, FIGURES, GROUPS, GROUPS_SHOWN
-from rayprivacy.runs.heldout import total_loss
 from rayprivacy.runs.measure import drawn_rows
 from rayprivacy.runs.method import Method, Output
 from rayprivacy.runs.sealing import sealed
@@ -89,7 +89,7 @@ def release_figures(context: RunContext[Any], method: Method, output: Output) ->
     with context.stage(FIGURES):
         groups = list(_groups(context, method, output))
         layout = Layout(tuple(part for group in groups for part in group.parts))
-        mechanism: FigureSums = replace(context.plan.stage(FIGURES).mechanism, cells=layout.cells)
+        mechanism: FigureVectors = replace(context.plan.stage(FIGURES).mechanism, cells=layout.cells)
         question = digest_json([layout.described, *(group.question for group in groups)])
         sums = _sums_of_corpus(context, groups, layout, mechanism, question)
         noisy = context.release_figures(FIGURES, mechanism, sums, question=question).value
@@ -123,7 +123,7 @@ def _groups(context: RunContext[Any], method: Method, output: Output) -> Iterato
         for name, weight, backbone in models:
             if backbone is not None:
                 part = Perplexity(f"perplexity of {name}", weight, config.max_loss)
-                yield OfModel(context.run, backbone, reading, (part,))
+                yield OfModel(backbone, reading, (part,))
     if not card.texts:
         return
     columns = ["text", *(output.codes.columns[:1] if output.codes else ())]
@@ -137,7 +137,6 @@ def _groups(context: RunContext[Any], method: Method, output: Output) -> Iterato
 class OfModel:
     """What a language model loses on a unit's text, in nats per token."""
 
-    run: Run[Any]
     backbone: Backbone
     reading: Reading
     parts: tuple[Part, ...]
@@ -150,9 +149,11 @@ class OfModel:
 
     def values(self, rows: Rows) -> list[Any]:
         """The mean loss over all tokens of the unit."""
-        documents = documents_of(rows, self.backbone, self.reading, self.reading.versions - 1)
-        total, tokens = total_loss(self.run, self.backbone.model, self.backbone.end, documents)
-        return [total / max(tokens, 1)]
+        reading = self.reading
+        loss = ModelLoss(self.backbone, reading.max_tokens, max_context=reading.max_context)
+        texts = [reading.text(row, reading.versions - 1) for row in rows]
+        total, tokens = loss.totals(texts, [reading.context(row) for row in rows])
+        return [float(total.sum() / tokens.sum())]
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ def _grams(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def _sums_of_corpus(
-    context: RunContext[Any], groups: Sequence[Group], layout: Layout, mechanism: FigureSums, question: str
+    context: RunContext[Any], groups: Sequence[Group], layout: Layout, mechanism: FigureVectors, question: str
 ) -> Private[Sums]:
     """The private sums, which are kept: a run that is resumed does not read its held-out users again."""
     made_of = [context.corpus.corpus_digest(context.key), question, mechanism.parameters]
@@ -253,7 +254,7 @@ def _sums_of_corpus(
 
 @sealed(_STEP)
 def figure_sums(
-    run: Run[Any], groups: Sequence[Group], layout: Layout, mechanism: FigureSums, told: Told
+    run: Run[Any], groups: Sequence[Group], layout: Layout, mechanism: FigureVectors, told: Told
 ) -> Private[Sums]:
     """The private sums [cells] of the vectors of all held-out users (or records)."""
     values: list[list[Any]] = [[] for _ in units_of(run, mechanism.unit)]

@@ -10,7 +10,7 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.ledger.least_noise import gaussian_noise, is_enough
 from rayprivacy.models.size import size_of
 from rayprivacy.models.sources import sentence_weights
-from rayprivacy.release.figure_sums import FigureSums
+from rayprivacy.release.figure_vectors import FigureVectors
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, Placed, Where, at
 from rayprivacy.runs.calibration import kept
 from rayprivacy.runs.plan import SENTENCE, SENTENCES_CALL, TEXT_TOKENS, Block, Effort, Plan, Stage, Work
@@ -18,7 +18,7 @@ from rayprivacy.runs.recipe import Recipe
 
 FIGURES, GROUPS_SHOWN, GROUPS = "figures of held-out users", "figure_groups", 4
 MODELS = 3  # that read held-out text at most: the base, what it became by pretraining, and the released one
-_ROUNDING = 1e-9
+_DIGITS = 1e4
 BY_MEANING = ("topics", "recall")
 _SAYS = (
     "Noisy sums over all held-out users left the private side as well: the figures marked 'releasable: true'. The bound"
@@ -34,7 +34,7 @@ class Figures(Block):
         """The charged stage."""
         if recipe.figures is None:
             return ()
-        mechanism = FigureSums(1, _noise(recipe.figures.share, recipe), recipe.privacy.unit)
+        mechanism = FigureVectors(1, _noise(recipe.figures.share, recipe), recipe.privacy.unit)
         records = recipe.corpus.max_records_per_user or 1
         read = size_of(recipe.model.base).forward(MODELS * records * TEXT_TOKENS)
         compared, share = SENTENCES_CALL + records * SENTENCE, recipe.corpus.holdout
@@ -84,9 +84,9 @@ def _noise(share: float, recipe: Recipe) -> float:
     budget, composition = recipe.privacy.budget, recipe.privacy.composition
 
     def is_whole(sigma: float) -> bool:
-        return is_enough(GaussianDpEvent(sigma * math.sqrt(share) * (1 + _ROUNDING)), budget, composition)
+        return is_enough(GaussianDpEvent(sigma * math.sqrt(share)), budget, composition)
 
     def least() -> float:
-        return gaussian_noise(1, budget, composition) / math.sqrt(share)
+        return math.ceil(gaussian_noise(1, budget, composition) / math.sqrt(share) * _DIGITS) / _DIGITS
 
     return kept(least, is_whole, "figures", share, budget.epsilon, budget.delta, composition)

@@ -34,18 +34,21 @@ from rayprivacy.methods.registry import method_of, parse_recipe
 from rayprivacy.methods.santext import method as santext
 from rayprivacy.methods.seqpate import method as seqpate
 from rayprivacy.methods.seqpate.public_side import FIRST
+from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.features import Queries
 from rayprivacy.models.sentences import SentenceModel
 from rayprivacy.release.gate import VoteManifest
 from rayprivacy.release.histogram import SCALE
+from rayprivacy.runs import figures
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import Run
+from rayprivacy.runs.method import Output
 from rayprivacy.runs.plan import Plan, Stage
 from rayprivacy.tuning import heldout_loss as metric
 from rayprivacy.tuning.space import MetricConfig
 
 PACKAGE = Path(rayprivacy.__file__).parent
-GATE = {"release_votes", "release_histogram", "release_counts", "release_file"}
+GATE = {"release_votes", "release_histogram", "release_figures", "release_counts", "release_file"}
 TRAINING = {"noise_multiplier": 1.0, "steps": 2}
 FORWARDS = {"runs/context.py"}  # whose functions of these names are how methods come to the gate
 
@@ -162,6 +165,28 @@ def trial_loss(desk, changed, bit):
     return metric.report_release(config, run.recipe, 1)
 
 
+def shown_figures(desk, changed, bit):
+    """Figures that may be published: of another released model, or beside other synthetic text."""
+    wanted = {"share": 0.5, "of": ["perplexity", "copied"], "max_loss": 9.0 if changed == "bound" else 8.0}
+    recipe = desk.recipe(method="generator", corpus={"user": "who"}, training=TRAINING, figures=wanted)
+    desk.patch.setattr(type(recipe), "release_id", "shown")  # which has the bound
+    context, cells = desk.context(recipe), 4
+    shutil.copytree(desk.base, context.run.root / "model")
+    if changed == "weights":
+        path = context.run.root / "model" / "model.safetensors"
+        weights = {name: each.clone() for name, each in load_file(path).items()}
+        next(iter(weights.values())).view(-1)[0] += 1e-3
+        save_file(weights, path, {"format": "pt"})
+    texts = ["my cat sleeps", "a dog" if changed == "text" else "a car"]
+    pq.write_table(pa.table({"text": texts}), context.run.root / "synthetic.parquet")
+    context.base = load_backbone(recipe.model)
+    sums = np.full(cells, SCALE, dtype=np.int64)
+    sums[0] += bit
+    desk.patch.setattr(figures, "figure_sums", lambda *_: Private(sums))
+    figures.release_figures(context, method_of(recipe), Output())
+    return "shown"
+
+
 def sanitised_file(desk, changed, bit):
     """SanText's file, drawn from another vocabulary; of equal words, say."""
     recipe = desk.recipe(method="santext", privacy={"composition": "metric", "epsilon": 500.0})
@@ -182,6 +207,7 @@ CASES: dict[str, tuple[Callable[[Desk, str, int], str], str]] = {  # and what ch
     "blocks/match.py match_texts": (match_votes, "candidates model"),
     "methods/seqpate/method.py round": (teachers_votes, "hidden candidates allowed centre context rows words teachers"),
     "tuning/heldout_loss.py heldout_loss": (trial_loss, "weights tokenizer"),
+    "runs/figures.py release_figures": (shown_figures, "weights text bound"),
     "methods/santext/method.py run": (sanitised_file, "vocabulary"),
 }
 CHANGES = [(caller, changed) for caller, (_, changes) in CASES.items() for changed in changes.split()]

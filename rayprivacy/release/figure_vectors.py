@@ -19,7 +19,7 @@ Entries may be negative: a loss between 0 and L says most for its noise if it is
 
 The module `votes` says how exact the event is for discrete noise.
 
->>> sums = FigureSums(cells=2, sigma=5.0)
+>>> sums = FigureVectors(cells=2, sigma=5.0)
 >>> sums.contribution(np.array([[0.5, -0.25], [3.0, 4.0], [float("nan"), 1.0]])).tolist()
 [1153433, 576716]
 >>> sums.event
@@ -44,7 +44,7 @@ _Sums = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class FigureSums(NoisyCounts):
+class FigureVectors(NoisyCounts):
     """Bound, noise and event of one release of summed vectors, which cannot be set apart.
 
     `cells` is how long a vector is; `sigma` is noise std / L2 sensitivity, and `unit` the one whose presence is hidden,
