@@ -154,7 +154,7 @@ def _figures(context: RunContext[Any], method: Method, output: Output | None) ->
     """The figures that may be published; none of a run that stops half-way, whose model is not the release yet."""
     if output is None or context.stops_early:
         return {}
-    return figures.release_figures(context, method, output)
+    return figures.figures_of(context, method, output)
 
 
 def _measure(run: Run[R], method: Method, output: Output, shown: Json) -> None:

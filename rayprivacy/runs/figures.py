@@ -78,7 +78,7 @@ class Group(Protocol):
         """The value of each for a unit, from its rows alone."""
 
 
-def release_figures(context: RunContext[Any], method: Method, output: Output) -> Json:
+def figures_of(context: RunContext[Any], method: Method, output: Output) -> Json:
     """Measure and release the figures of a run whose text is written, or find them released; empty without the block.
 
     Raises:

@@ -167,10 +167,14 @@ def trial_loss(desk, changed, bit):
 
 def shown_figures(desk, changed, bit):
     """Figures that may be published: of another released model, or beside other synthetic text."""
+    return _shown(desk, changed, bit)[0]
+
+
+def _shown(desk, changed, bit):
     wanted = {"share": 0.5, "of": ["perplexity", "copied"], "max_loss": 9.0 if changed == "bound" else 8.0}
     recipe = desk.recipe(method="generator", corpus={"user": "who"}, training=TRAINING, figures=wanted)
     desk.patch.setattr(type(recipe), "release_id", "shown")  # which has the bound
-    context, cells = desk.context(recipe), 4
+    context = desk.context(recipe)
     shutil.copytree(desk.base, context.run.root / "model")
     if changed == "weights":
         path = context.run.root / "model" / "model.safetensors"
@@ -180,11 +184,10 @@ def shown_figures(desk, changed, bit):
     texts = ["my cat sleeps", "a dog" if changed == "text" else "a car"]
     pq.write_table(pa.table({"text": texts}), context.run.root / "synthetic.parquet")
     context.base = load_backbone(recipe.model)
-    sums = np.full(cells, SCALE, dtype=np.int64)
+    sums = np.array([3000, 100, 200, -100]) * SCALE
     sums[0] += bit
     desk.patch.setattr(figures, "figure_sums", lambda *_: Private(sums))
-    figures.release_figures(context, method_of(recipe), Output())
-    return "shown"
+    return "shown", figures.figures_of(context, method_of(recipe), Output())
 
 
 def sanitised_file(desk, changed, bit):
@@ -207,7 +210,7 @@ CASES: dict[str, tuple[Callable[[Desk, str, int], str], str]] = {  # and what ch
     "blocks/match.py match_texts": (match_votes, "candidates model"),
     "methods/seqpate/method.py round": (teachers_votes, "hidden candidates allowed centre context rows words teachers"),
     "tuning/heldout_loss.py heldout_loss": (trial_loss, "weights tokenizer"),
-    "runs/figures.py release_figures": (shown_figures, "weights text bound"),
+    "runs/figures.py figures_of": (shown_figures, "weights text bound"),
     "methods/santext/method.py run": (sanitised_file, "vocabulary"),
 }
 CHANGES = [(caller, changed) for caller, (_, changes) in CASES.items() for changed in changes.split()]
@@ -253,6 +256,12 @@ def test_the_same_question_of_one_corpus_is_one_charge_whatever_is_answered(desk
     assert [desk.ledger.output(each) for each in desk.charges(release)] == [stored]
     ask(replace(desk, corpus=digest_json("another")), "", 0)
     assert len({charge.input_digest for charge in desk.charges(release)}) == 2
+
+
+def test_figures_are_made_of_nothing_but_what_the_ledger_stored(desk):
+    _, first = _shown(desk, "", 0)
+    assert {row["name"] for row in first["rows"]} >= {"held-out users", "perplexity of generator"}
+    assert _shown(desk, "", 500 * SCALE)[1] == first, "the sums of another machine, say"
 
 
 def test_a_release_that_was_named_by_its_answer_is_paid_anew_and_said_to_be(desk):

@@ -88,7 +88,7 @@ def test_one_more_user_adds_their_own_bounded_vector_and_changes_nobody_elses(su
 def test_no_loss_moves_the_sums_further(sums_of, loss):
     moved = sums_of([*OTHERS, ("loss", "soup", loss)]) - sums_of(OTHERS)
     assert sum(step * step for step in moved.tolist()) <= SCALE**2
-    assert (moved[1] < 0) is (loss == "-1e300"), "what is no number counts as the bound"
+    assert bool(moved[1] < 0) is (loss == "-1e300"), "what is no number counts as the bound"
 
 
 def test_users_count_once_and_records_each(sums_of):
