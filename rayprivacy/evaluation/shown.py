@@ -42,7 +42,6 @@ from rayprivacy.evaluation.fidelity import total_variation
 from rayprivacy.release.histogram import nearest_shares
 
 COUNT = 0.5  # weight of the count of units
-UNITS = "held-out users"
 REMEDY = "hold out more users (corpus.holdout), raise figures.share, or name fewer figures (figures.of)"
 _Z = 1.959964
 _CLEAR = 3.0  # standard deviations of its noise that a count is above zero, or nothing is shown
@@ -142,6 +141,7 @@ class Layout:
     """The figures of one release, in the order of their coordinates; the count of units is the first of all."""
 
     parts: tuple[Part, ...]
+    unit: str = "user"  # what is counted
 
     @property
     def cells(self) -> int:
@@ -164,8 +164,11 @@ class Layout:
         scale = self._norm / COUNT
         units, noise = float(sums[0]) * scale, std * scale
         if units < _CLEAR * noise:
-            return [], [f"All figures are left out: noise hides how many users are held out; {REMEDY}."]
-        shown, left_out = [Shown(UNITS, round(units), max(units - _Z * noise, 0.0), units + _Z * noise)], []
+            return [], [f"All figures are left out: noise hides how many {self.unit}s are held out; {REMEDY}."]
+        shown, left_out = (
+            [Shown(f"held-out {self.unit}s", round(units), max(units - _Z * noise, 0.0), units + _Z * noise)],
+            [],
+        )
         at = 1
         for part in self.parts:
             scale, own = self._norm / part.weight, sums[at : at + part.cells]

@@ -38,6 +38,7 @@ from rayprivacy.dpsgd.units import Reading, Row
 from rayprivacy.evaluation.fidelity import reaches
 from rayprivacy.evaluation.language import length_summary, normal_words
 from rayprivacy.evaluation.memorisation import GRAM
+from rayprivacy.evaluation.settings import FiguresConfig
 from rayprivacy.evaluation.shown import Distance, Layout, Mean, Part, Perplexity
 from rayprivacy.generation.codes import Codes
 from rayprivacy.models.backbone import Backbone, load_backbone, tokenizer_rules
@@ -84,16 +85,19 @@ def figures_of(context: RunContext[Any], method: Method, output: Output) -> Json
     Raises:
         BudgetRefusedError: the account has less left than they cost.
     """
-    if context.recipe.figures is None:
+    config: FiguresConfig | None = context.recipe.figures
+    if config is None:
         return {}
     with context.stage(FIGURES):
-        groups = list(_groups(context, method, output))
-        layout = Layout(tuple(part for group in groups for part in group.parts))
+        groups = list(_groups(context, method, output, config))
+        layout = Layout(tuple(part for group in groups for part in group.parts), str(context.recipe.privacy.unit))
         mechanism: FigureVectors = replace(context.plan.stage(FIGURES).mechanism, cells=layout.cells)
         question = digest_json([layout.described, *(group.question for group in groups)])
         sums = _sums_of_corpus(context, groups, layout, mechanism, question)
         noisy = context.release_figures(FIGURES, mechanism, sums, question=question).value
     shown, left_out = layout.read(noisy, mechanism.sigma)
+    names = [name for name in config.of if not any(part.name.startswith(name) for part in layout.parts)]
+    left_out += [f"The run has nothing to measure {' and '.join(names)} by."] if names else []
     rows = [{"name": each.name, "value": each.value, "interval": [each.low, each.high]} for each in shown]
     event = to_json(mechanism.event)
     return {"releasable": True, "why": WHY, "stage": FIGURES, "event": event, "rows": rows, "left_out": left_out}
@@ -111,9 +115,9 @@ def named(found: Json) -> dict[str, str]:
     return rows | ({"Released with noise, and not shown": " ".join(left_out)} if left_out else {})
 
 
-def _groups(context: RunContext[Any], method: Method, output: Output) -> Iterator[Group]:
+def _groups(context: RunContext[Any], method: Method, output: Output, config: FiguresConfig) -> Iterator[Group]:
     """What can be measured of what the run has released, in a fixed order."""
-    recipe, card, config = context.recipe, method.card, context.recipe.figures
+    recipe, card = context.recipe, method.card
     if "perplexity" in config.of and card.has_language_model:
         reading = method.reads(recipe)
         released = ModelConfig(base=str(context.run.root / MODEL), dtype=recipe.model.dtype)
@@ -182,7 +186,9 @@ class OfTexts:
         if "recall" in names and vectors is not None and len(few) > NEIGHBOURS:
             found.append((Mean("recall", SMALL), partial(_recalled, vectors, reaches(vectors, NEIGHBOURS))))
         if "copied" in names:
-            found.append((Mean(f"share of texts with {GRAM} words in a row of synthetic text", SMALL), _copied(texts)))
+            found.append(
+                (Mean(f"copied: share of texts with {GRAM} words in a row of synthetic text", SMALL), _copied(texts))
+            )
         parts, measures = zip(*found, strict=True) if found else ((), ())
         asked = digest_json([digest_json_list("texts", texts), topics, sentences and sentences.digest])
         return OfTexts(parts, measures, sentences, asked)

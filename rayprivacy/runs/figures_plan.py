@@ -16,7 +16,7 @@ from rayprivacy.runs.calibration import kept
 from rayprivacy.runs.plan import SENTENCE, SENTENCES_CALL, TEXT_TOKENS, Block, Effort, Plan, Stage, Work
 from rayprivacy.runs.recipe import Recipe
 
-FIGURES, GROUPS_SHOWN, GROUPS = "figures of held-out users", "figure_groups", 4
+FIGURES, GROUPS_SHOWN, GROUPS = "figures of held-out users", "figure_groups", 5
 MODELS = 3  # that read held-out text at most: the base, what it became by pretraining, and the released one
 _DIGITS = 1e4
 BY_MEANING = ("topics", "recall")
@@ -66,17 +66,13 @@ class Figures(Block):
             sentence_weights()
 
 
-def check_figures(recipe: Recipe, plan: Plan, *, measured: bool) -> None:
-    """Refuse the block where the method releases no figures, or a `measured` run holds no users out."""
-    if recipe.figures is None:
-        return
-    if FIGURES not in (stage.name for stage in plan.stages):
+def require_stage(recipe: Recipe, plan: Plan) -> None:
+    """Refuse the block where the method has no figures to release."""
+    if recipe.figures is not None and FIGURES not in (stage.name for stage in plan.stages):
         raise ConfigError(
             f"'figures' is set and method '{recipe.method}' has no figures of held-out users that it could release:"
             " remove it."
         )
-    if measured and recipe.corpus.holdout == 0:
-        raise ConfigError("corpus.holdout is 0, and 'figures' are measured on held-out users: set e.g. 0.1.")
 
 
 def _noise(share: float, recipe: Recipe) -> float:

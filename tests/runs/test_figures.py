@@ -49,7 +49,7 @@ def test_figures_are_near_the_internal_ones_and_only_they_are_shown(generator):
     assert shown["releasable"] is True
     assert [rows.pop("held-out users")["value"]] == [len(set(_heldout(generator)["user"].to_pylist()))]
     assert shown["event"] == {"kind": "self-composed", "count": 1, "event": _event(certificate)}
-    internal, words = metrics["heldout"]["perplexity"], "share of texts with 8 words in a row of synthetic text"
+    internal, words = metrics["heldout"]["perplexity"], "copied: share of texts with 8 words in a row of synthetic text"
     accuracy = "accuracy of a classifier trained on synthetic text"
     distances = {"lengths: total variation", "topics: total variation"}
     assert {*rows} == {"perplexity of base", "perplexity of generator", *distances, "recall", words, accuracy}

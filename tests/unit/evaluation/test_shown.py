@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayprivacy.evaluation.fidelity import total_variation
-from rayprivacy.evaluation.shown import COUNT, UNITS, Distance, Layout, Mean, Perplexity
+from rayprivacy.evaluation.shown import COUNT, Distance, Layout, Mean, Perplexity
 
 SYNTHETIC = (0.5, 0.3, 0.2, 0.0)
 LAYOUT = Layout((Perplexity("perplexity", 1.0, 8.0), Distance("lengths", 1.0, SYNTHETIC), Mean("copied", 0.25)))
@@ -54,7 +54,7 @@ def _without_noise(values):
 def test_without_noise_figures_are_those_of_the_units():
     values, sums = _units(200)
     shown, left_out = LAYOUT.read(sums, 1e-9)
-    assert [each.name for each in shown] == [UNITS, "perplexity", "lengths", "copied"]
+    assert [each.name for each in shown] == ["held-out users", "perplexity", "lengths", "copied"]
     assert [each.value for each in shown] == pytest.approx(_without_noise(values), rel=1e-6)
     assert left_out == []
 
@@ -80,7 +80,7 @@ def _without_bound(part):
 def test_a_figure_that_is_mostly_noise_is_left_out_and_a_count_that_is_leaves_out_all():
     _, sums = _units(300)
     shown, left_out = LAYOUT.read(sums, 15.0)
-    assert UNITS in [each.name for each in shown]
+    assert "held-out users" in [each.name for each in shown]
     assert len(shown) < 4
     assert any("is left out: noise alone" in sentence for sentence in left_out)
     assert "corpus.holdout" in left_out[-1]

@@ -20,7 +20,7 @@ from rayprivacy.methods.registry import method_named, parse_recipe
 from rayprivacy.release.figure_vectors import FigureVectors
 from rayprivacy.release.votes import SCALE
 from rayprivacy.runs import checks, figures
-from rayprivacy.runs.figures_plan import FIGURES, check_figures
+from rayprivacy.runs.figures_plan import FIGURES
 
 SYNTHETIC = ["my cat sat on the mat", "we like soup with bread today", "you go home now", "the dog ate my soup"] * 3
 LABELS = ["pets", "food", "other", "pets"] * 3
@@ -133,7 +133,7 @@ def test_the_plan_pays_a_share_of_the_budget_and_the_rest_fits_beside_it():
 def test_a_method_without_such_figures_refuses_the_key(method):
     recipe = _recipe(method, **({"sanitize": {"words": 500}} if method == "santext" else {}))
     with pytest.raises(ConfigError, match=rf"^'figures' is set and method '{method}' has no figures .*: remove it\.$"):
-        check_figures(recipe, method_named(method).planned(recipe), measured=True)
+        method_named(method).planned(recipe)
 
 
 def test_figures_want_held_out_users_and_no_phrases():
@@ -141,6 +141,6 @@ def test_figures_want_held_out_users_and_no_phrases():
     plan = method_named("generator").planned(recipe)
     with pytest.raises(ConfigError, match=r"^corpus\.holdout is 0, and 'figures' are measured on held-out users"):
         checks.check_recipe(method_named("generator"), recipe, plan)
-    check_figures(recipe, plan, measured=False)  # a shadow model, which measures nothing
+    checks.check_recipe(method_named("generator"), recipe, plan, measured=False)  # of a shadow model
     with pytest.raises(ConfigError, match=r"privacy\.unit is 'phrase', and 'figures' are of users: remove 'figures'"):
         _recipe("seqpate", privacy={"unit": "phrase"}, corpus={"phrases": "list.txt", "max_shards_per_phrase": 2})
