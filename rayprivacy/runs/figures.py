@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 WHY = "sums over all held-out users, released with noise that the account was charged for"
 TEXTS, BY_VECTORS, NEIGHBOURS = 100_000, 2000, 5  # synthetic texts that are read, and embedded; of a text's ball
-OWN, OTHER, SMALL = 1.0, 0.5, 0.25  # weights: of the run's own model and of shares; of other models; of the rest
+OWN, OTHER, SHARES, SMALL = 1.5, 0.75, 1.0, 0.25  # weights: of the run's own model, of others, of shares, of the rest
 _STORED = np.dtype("<i8")
 _STEP = "measuring figures of held-out users"
 Sums = npt.NDArray[np.int64]
@@ -220,7 +220,7 @@ class OfLabels:
 
 
 def _distance(name: str, counts: npt.NDArray[Any]) -> Distance:
-    return Distance(f"{name}: total variation", OWN, tuple((counts / counts.sum()).tolist()))
+    return Distance(f"{name}: total variation", SHARES, tuple((counts / counts.sum()).tolist()))
 
 
 def _lengths(texts: list[str], _vectors: Any) -> npt.NDArray[Any]:

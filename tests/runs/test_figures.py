@@ -6,8 +6,11 @@ import signal
 
 import pyarrow.parquet as pq
 import pytest
+from every_method import small_corpus, smallest_recipe
+from rich.console import Console
 from small_jobs import SENTENCES, USERS
 
+import rayprivacy as rp
 from rayprivacy.corpus.manifest import read_holdout
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -135,3 +138,21 @@ def test_public_outputs_of_neighbours_differ_in_the_noisy_figures_alone(generato
         for name in ("figures", "corpus_digest", "ledger_head"):
             each.pop(name)
     assert json.dumps(certificates[0]) == json.dumps(certificates[1])
+
+
+@pytest.mark.parametrize("name", ["seqpate", "two_stage", "question_answering"])
+def test_other_methods_release_them_too(name, tmp_path, tiny_base, local_ray):
+    small_corpus(tmp_path, [f"user-{n}" for n in range(24)])
+    data = smallest_recipe(name, tmp_path, tiny_base, tiny_base).model_dump(mode="json")
+    data["corpus"]["holdout"], data["figures"] = 0.4, {"share": 0.5, "topics": 2, "of": ["perplexity", "lengths"]}
+    rp.run(rp.load_recipe(data), tmp_path / "out", console=Console(quiet=True))
+    metrics, certificate = (
+        json.loads((tmp_path / "out" / f"{each}.json").read_text()) for each in ("metrics", "certificate")
+    )
+    shown = metrics["figures"]
+    assert shown["releasable"] is True
+    assert shown["event"]["event"]["noise_multiplier"] in [row["sigma_eff"] for row in certificate["events"]]
+    names = [row["name"] for row in shown["rows"]] + shown["left_out"]
+    assert names
+    assert any(label.startswith("Released with noise") for label in certificate["figures"])
+    assert not re.search("nan|inf", json.dumps(shown["rows"]))
