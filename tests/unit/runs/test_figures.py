@@ -1,29 +1,41 @@
 """What held-out users hand in for figures that may be published: each by themselves, whatever they wrote."""
 
 import math
+import shutil
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
+from small_jobs import small_privacy
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import private_directory
 from rayprivacy.core.keys import Key
+from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT
 from rayprivacy.corpus.manifest import write_part
 from rayprivacy.dpsgd.units import Reading, no_context
 from rayprivacy.evaluation.shown import Layout, Perplexity
 from rayprivacy.generation.codes import Codes, CodesConfig
+from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import method_named, parse_recipe
+from rayprivacy.models.backbone import load_backbone
 from rayprivacy.release.figure_vectors import FigureVectors
 from rayprivacy.release.votes import SCALE
 from rayprivacy.runs import checks, figures
+from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.directory import Run
 from rayprivacy.runs.figures_plan import FIGURES
+from rayprivacy.runs.method import Output
 
 SYNTHETIC = ["my cat sat on the mat", "we like soup with bread today", "you go home now", "the dog ate my soup"] * 3
 LABELS = ["pets", "food", "other", "pets"] * 3
+SHOWN: Any = SimpleNamespace(show=lambda *_: None)
 EVERY = ("lengths", "topics", "recall", "copied")
 ANN = [("ann", "my cat sat on the mat", "pets"), ("ann", "soup", "food")]
 OTHERS = [*ANN, ("bob", "we like soup with bread today", "food"), ("cyd", "home", None)]
@@ -58,19 +70,24 @@ def groups(tiny_backbone):
     ]
 
 
+def _hold_out(rows, folder):
+    """Write rows of user, text and label as those of held-out users."""
+    kinds = {"shard": pa.int32(), "user": pa.string(), "record": pa.int32(), "text": pa.large_string()}
+    kinds["label"] = pa.string()
+    made = [(-1, user, at, text, label) for at, (user, text, label) in enumerate(sorted(rows, key=lambda row: row[0]))]
+    columns = zip(*made, strict=True) if made else [[] for _ in kinds]
+    arrays = [pa.array(list(column), kind) for column, kind in zip(columns, kinds.values(), strict=True)]
+    write_part(pa.table(arrays, schema=pa.schema(kinds)), HOLDOUT, Key.for_tests(), folder)
+
+
 @pytest.fixture
 def sums_of(tmp_path, groups):
-    """The sums of some held-out rows of user, text and label, as a run computes them."""
+    """The sums of some held-out rows, as a run computes them."""
     layout = Layout(tuple(part for group in groups for part in group.parts))
     run: Any = SimpleNamespace(private=lambda _: tmp_path)
 
     def of(rows, unit=PrivacyUnit.USER):
-        kinds = {"shard": pa.int32(), "user": pa.string(), "record": pa.int32(), "text": pa.large_string()}
-        kinds["label"] = pa.string()
-        made = [(-1, user, at, text, label) for at, (user, text, label) in enumerate(sorted(rows, key=lambda r: r[0]))]
-        columns = zip(*made, strict=True) if made else [[] for _ in kinds]
-        arrays = [pa.array(list(column), kind) for column, kind in zip(columns, kinds.values(), strict=True)]
-        write_part(pa.table(arrays, schema=pa.schema(kinds)), HOLDOUT, Key.for_tests(), tmp_path)
+        _hold_out(rows, tmp_path)
         mechanism = FigureVectors(layout.cells, 3.0, unit)
         return mechanism.check(figures.figure_sums(run, groups, layout, mechanism, lambda _: None).reveal())
 
@@ -113,9 +130,36 @@ def test_values_are_those_of_the_unit(groups):
     assert model.values(rows[:2])[0] == pytest.approx(model.values(rows[:2] * 3)[0], rel=1e-5), "a mean over tokens"
 
 
+def test_neighbours_differ_in_the_noisy_numbers_and_in_nothing_else_that_is_public(tmp_path, tiny_base):
+    """A corpus, and one with one more held-out user, from the shards to the figures, under one model and one text."""
+    found, files = [], []
+    privacy = small_privacy(tmp_path) | {"epsilon": 3000.0}
+    recipe = _recipe(privacy=privacy, model={"base": str(tiny_base), "dtype": "float32"}, figures={"share": 0.5})
+    plan = method_named("generator").planned(recipe)
+    for number, rows in enumerate((OTHERS, OTHERS + ADVERSARIES["who wrote everything"])):
+        ledger = Ledger.open(f"sqlite:///{tmp_path}/{number}.db")
+        ledger.ensure_account("talk", PrivacyUnit.USER, plan.protection.relation, recipe.privacy.budget, "zcdp")
+        run = Run.open(tmp_path / f"out-{number}", recipe, resume=False, console=Console(quiet=True))
+        context = RunContext(run, plan, lambda ledger=ledger: ledger, Key.for_tests(), SHOWN)
+        context.corpus = SimpleNamespace(corpus_digest=lambda _, n=number: digest_json(n))  # type: ignore[assignment]
+        context.base = load_backbone(recipe.model)
+        shutil.copytree(tiny_base, run.root / "model")
+        pq.write_table(pa.table({"text": SYNTHETIC}), run.root / "synthetic.parquet")
+        private_directory(run.private("shards"))
+        _hold_out(rows, run.private("shards"))
+        found.append(figures.figures_of(context, method_named("generator"), Output()))
+        files.append({str(path.relative_to(run.root)) for path in run.root.rglob("*") if "private" not in path.parts})
+    numbers = [[(row.pop("value"), row.pop("interval")) for row in each["rows"]] for each in found]
+    assert found[0] == found[1]
+    assert found[0]["rows"]
+    assert [each[0][0] for each in numbers] == [3, 4], "the noise is next to nothing"
+    assert all(ours != theirs for ours, theirs in zip(*numbers, strict=True)), "and there even in intervals"
+    assert files[0] == files[1]
+
+
 def _recipe(method="generator", **blocks):
     training = {"training": {"noise_multiplier": 3.0}} if method in ("generator", "edp_sgd", "domain_private") else {}
-    return parse_recipe({"method": method, **training, "figures": {}, **blocks})
+    return parse_recipe({"method": method, **training, "figures": {}} | blocks)
 
 
 def test_the_plan_pays_a_share_of_the_budget_and_the_rest_fits_beside_it():
