@@ -29,15 +29,16 @@ import numpy as np
 from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.core.units import Budget, PrivacyUnit
 from rayprivacy.dpsgd.units import Reading, no_context
+from rayprivacy.evaluation.settings import FigureName, FiguresConfig
 from rayprivacy.evaluation.shown import Layout, Perplexity
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.figure_vectors import FigureVectors
-from rayprivacy.runs.figures import OTHER, OWN, OfModel, OfTexts
+from rayprivacy.runs.figures import OTHER, OWN, of_model, of_texts
 
 RESULT = Path("benchmarks/results/figures.json")
-RECORDS, TOKENS, TOPICS, MOST, DRAWS = 8, 32, 8, 8.0, 400
-FIGURES = ("lengths", "topics", "recall", "copied")
+RECORDS, TOKENS, MOST, DRAWS = 8, 32, 8.0, 400
+FIGURES: tuple[FigureName, ...] = ("lengths", "topics", "recall", "copied")
 
 
 def measured(users: int | None) -> tuple[Layout, list[list[Any]]]:
@@ -53,7 +54,8 @@ def measured(users: int | None) -> tuple[Layout, list[list[Any]]]:
     texts = [row["text"] for own in people[1::2] for row in own]
     model = load_backbone(ModelConfig(dtype="float32"))
     reading = Reading(PrivacyUnit.USER, (), no_context, TOKENS)
-    loss, compared = OfModel(model, reading, (Perplexity("perplexity", OWN, MOST),)), OfTexts.of(texts, FIGURES, TOPICS)
+    loss = of_model(Perplexity("perplexity", OWN, MOST), model, reading)
+    compared = of_texts(texts, FiguresConfig(of=FIGURES))
     # A run has a base model as well, whose perplexity takes its part of the vector.
     parts = (*loss.parts, Perplexity("base perplexity", OTHER, MOST), *compared.parts)
     values = [[*2 * loss.values(own), *compared.values(own)] for own in people[0::2]]

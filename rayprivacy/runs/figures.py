@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -64,19 +64,13 @@ Sums = npt.NDArray[np.int64]
 Rows = Sequence[Row]
 
 
-class Group(Protocol):
+@dataclass(frozen=True)
+class Group:
     """Some figures that are measured together."""
 
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """What they are."""
-
-    @property
-    def question(self) -> str:
-        """Digest of what a unit is asked beside them; public."""
-
-    def values(self, rows: Rows) -> list[Any]:
-        """The value of each for a unit, from its rows alone."""
+    parts: tuple[Part, ...]
+    question: str  # digest of what a unit is asked beside them; public
+    values: Callable[[Rows], list[Any]] = field(repr=False)  # the value of each for a unit, from its rows alone
 
 
 def figures_of(context: RunContext[Any], method: Method, output: Output) -> Json:
@@ -126,97 +120,75 @@ def _groups(context: RunContext[Any], method: Method, output: Output, config: Fi
         models = (("base", OTHER, context.base), ("pretrained", OTHER, pretrained), (card.ours or "own", OWN, own))
         for name, weight, backbone in models:
             if backbone is not None:
-                part = Perplexity(f"perplexity of {name}", weight, config.max_loss)
-                yield OfModel(backbone, reading, (part,))
+                yield of_model(Perplexity(f"perplexity of {name}", weight, config.max_loss), backbone, reading)
     if not card.texts:
         return
     columns = ["text", *(output.codes.columns[:1] if output.codes else ())]
     table = drawn_rows([context.run.root / card.texts], TEXTS, columns)
-    yield OfTexts.of(table["text"].to_pylist(), config.of, config.topics)
+    yield of_texts(table["text"].to_pylist(), config)
     if "accuracy" in config.of and output.codes and len(columns) == 2 and len(table[1].unique()) > 1:
-        yield OfLabels(output.codes, table)
+        yield of_labels(output.codes, table)
 
 
-@dataclass(frozen=True)
-class OfModel:
-    """What a language model loses on a unit's text, in nats per token."""
+def of_model(part: Part, backbone: Backbone, reading: Reading) -> Group:
+    """What a language model loses on a unit's text: the mean over all tokens, in nats."""
+    loss = ModelLoss(backbone, reading.max_tokens, max_context=reading.max_context)
 
-    backbone: Backbone
-    reading: Reading
-    parts: tuple[Part, ...]
-
-    @property
-    def question(self) -> str:
-        """Digest of the model, of how it splits text, and of how much of a text it reads."""
-        rules, reading = tokenizer_rules(self.backbone.tokenizer), self.reading
-        return digest_json([self.backbone.digest, rules, reading.max_tokens, reading.max_context])
-
-    def values(self, rows: Rows) -> list[Any]:
-        """The mean loss over all tokens of the unit."""
-        reading = self.reading
-        loss = ModelLoss(self.backbone, reading.max_tokens, max_context=reading.max_context)
+    def values(rows: Rows) -> list[Any]:
         texts = [reading.text(row, reading.versions - 1) for row in rows]
         total, tokens = loss.totals(texts, [reading.context(row) for row in rows])
         return [float(total.sum() / tokens.sum())]
 
-
-@dataclass(frozen=True)
-class OfTexts:
-    """How a unit's texts compare with synthetic ones: lengths, topics, neighbours, and runs of words in common."""
-
-    parts: tuple[Part, ...]
-    measures: tuple[Callable[[list[str], Any], Any], ...] = field(repr=False)  # of texts and their vectors
-    sentences: SentenceModel | None = field(repr=False)
-    question: str
-
-    @staticmethod
-    def of(texts: list[str], names: Sequence[str], topics: int) -> "OfTexts":
-        """The named figures beside synthetic texts; the nearest neighbours are found only in a few of these or more."""
-        sentences = SentenceModel.packaged() if {*BY_MEANING} & {*names} else None
-        few = [texts[place] for place in np.linspace(0, len(texts) - 1, min(BY_VECTORS, len(texts))).astype(int)]
-        vectors = sentences.vectors(few) if sentences else None
-        found: list[tuple[Part, Callable[[list[str], Any], Any]]] = []
-        if "lengths" in names:
-            found.append((_distance("lengths", _lengths(texts, None)), _lengths))
-        if "topics" in names and sentences:
-            from rayprivacy.evaluation.shape import Shape  # of the extra `eval`
-
-            counted = partial(_topics, Shape.of(few, sentences, topics))
-            found.append((_distance("topics", counted(few, vectors)), counted))
-        if "recall" in names and vectors is not None and len(few) > NEIGHBOURS:
-            found.append((Mean("recall", SMALL), partial(_recalled, vectors, reaches(vectors, NEIGHBOURS))))
-        if "copied" in names:
-            found.append(
-                (Mean(f"copied: share of texts with {GRAM} words in a row of synthetic text", SMALL), _copied(texts))
-            )
-        parts, measures = zip(*found, strict=True) if found else ((), ())
-        asked = digest_json([digest_json_list("texts", texts), topics, sentences and sentences.digest])
-        return OfTexts(parts, measures, sentences, asked)
-
-    def values(self, rows: Rows) -> list[Any]:
-        """Each figure of the unit's texts."""
-        texts = [str(row["text"]) for row in rows]
-        vectors = self.sentences.vectors(texts) if self.sentences else None
-        return [measure(texts, vectors) for measure in self.measures]
+    asked = [backbone.digest, tokenizer_rules(backbone.tokenizer), reading.max_tokens, reading.max_context]
+    return Group((part,), digest_json(asked), values)
 
 
-class OfLabels:
-    """How often a classifier that learnt from synthetic text finds the first label of a unit's text."""
+def of_texts(texts: list[str], config: FiguresConfig) -> Group:
+    """How a unit's texts compare with synthetic ones: lengths, topics, neighbours, and runs of words in common.
 
-    parts: tuple[Part, ...] = (Mean("accuracy of a classifier trained on synthetic text", SMALL),)
+    Neighbours are found only where there are more synthetic texts than a ball reaches to.
+    """
+    sentences = SentenceModel.packaged() if {*BY_MEANING} & {*config.of} else None
+    few = [texts[place] for place in np.linspace(0, len(texts) - 1, min(BY_VECTORS, len(texts))).astype(int)]
+    vectors = sentences.vectors(few) if sentences else None
+    found: list[tuple[Part, Callable[[list[str], Any], Any]]] = []  # a measure is of texts and their vectors
+    if "lengths" in config.of:
+        found.append((_distance("lengths", _lengths(texts, None)), _lengths))
+    if "topics" in config.of and sentences:
+        from rayprivacy.evaluation.shape import Shape  # of the extra `eval`
 
-    def __init__(self, codes: Codes, table: pa.Table) -> None:
-        from rayprivacy.evaluation.words import classifier  # of the extra `eval`
+        counted = partial(_topics, Shape.of(few, sentences, config.topics))
+        found.append((_distance("topics", counted(few, vectors)), counted))
+    if "recall" in config.of and vectors is not None and len(few) > NEIGHBOURS:
+        found.append((Mean("recall", SMALL), partial(_recalled, vectors, reaches(vectors, NEIGHBOURS))))
+    if "copied" in config.of:
+        found.append((Mean(f"copied: share of texts with {GRAM} words of synthetic text", SMALL), _copied(texts)))
 
-        self._codes, (texts, labels) = codes, (column.to_pylist() for column in table.columns)
-        self.question = digest_json([digest_json_list("labels", labels), codes.digest])
-        self._guess = classifier(texts, labels)
+    def values(rows: Rows) -> list[Any]:
+        own = [str(row["text"]) for row in rows]
+        seen = sentences.vectors(own) if sentences else None
+        return [measure(own, seen) for _, measure in found]
 
-    def values(self, rows: Rows) -> list[Any]:
-        """The share of the unit's texts whose label is guessed; a value on no public list is `other`."""
-        label = self._codes.columns[0]
-        wanted = [self._codes.labels(self._codes.index(row))[label] for row in rows]
-        return [float(np.mean(self._guess.predict([str(row["text"]) for row in rows]) == np.array(wanted)))]
+    asked = digest_json([digest_json_list("texts", texts), sentences and sentences.digest])
+    return Group(tuple(part for part, _ in found), asked, values)
+
+
+def of_labels(codes: Codes, table: pa.Table) -> Group:
+    """How often a classifier that learnt from synthetic text finds the first label of a unit's text.
+
+    A value on no public list is `other`, as it was in training.
+    """
+    from rayprivacy.evaluation.words import classifier  # of the extra `eval`
+
+    label, (texts, labels) = codes.columns[0], (column.to_pylist() for column in table.columns)
+    guess = classifier(texts, labels)
+
+    def values(rows: Rows) -> list[Any]:
+        wanted = np.array([codes.labels(codes.index(row))[label] for row in rows])
+        return [float(np.mean(guess.predict([str(row["text"]) for row in rows]) == wanted))]
+
+    part = Mean("accuracy of a classifier trained on synthetic text", SMALL)
+    return Group((part,), digest_json([digest_json_list("labels", labels), codes.digest]), values)
 
 
 def _distance(name: str, counts: npt.NDArray[Any]) -> Distance:

@@ -20,6 +20,7 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT
 from rayprivacy.corpus.manifest import write_part
 from rayprivacy.dpsgd.units import Reading, no_context
+from rayprivacy.evaluation.settings import FiguresConfig
 from rayprivacy.evaluation.shown import Layout, Perplexity
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.ledger.store import Ledger
@@ -36,7 +37,6 @@ from rayprivacy.runs.method import Output
 SYNTHETIC = ["my cat sat on the mat", "we like soup with bread today", "you go home now", "the dog ate my soup"] * 3
 LABELS = ["pets", "food", "other", "pets"] * 3
 SHOWN: Any = SimpleNamespace(show=lambda *_: None)
-EVERY = ("lengths", "topics", "recall", "copied")
 ANN = [("ann", "my cat sat on the mat", "pets"), ("ann", "soup", "food")]
 OTHERS = [*ANN, ("bob", "we like soup with bread today", "food"), ("cyd", "home", None)]
 ADVERSARIES = {
@@ -48,14 +48,9 @@ ADVERSARIES = {
 }
 
 
-class OfLoss:
-    """A model that loses on a user what their first text says."""
-
-    parts = (Perplexity("perplexity of own", 1.0, 8.0),)
-    question = ""
-
-    def values(self, rows):
-        return [float(rows[0]["label"] or 0) if rows[0]["user"] == "loss" else 3.0]
+def _loss(rows):
+    """Of a model that loses on one user what their label says."""
+    return [float(rows[0]["label"] or 0) if rows[0]["user"] == "loss" else 3.0]
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +58,10 @@ def groups(tiny_backbone):
     reading = Reading(PrivacyUnit.USER, (), no_context, 12)
     codes = Codes(CodesConfig(values={"label": ("pets", "food")}), ("label",))
     return [
-        OfLoss(),
-        figures.OfModel(tiny_backbone, reading, (Perplexity("perplexity of base", 0.5, 8.0),)),
-        figures.OfTexts.of(SYNTHETIC, EVERY, 3),
-        figures.OfLabels(codes, pa.table({"text": SYNTHETIC, "label": LABELS})),
+        figures.Group((Perplexity("perplexity of own", 1.0, 8.0),), "", _loss),
+        figures.of_model(Perplexity("perplexity of base", 0.5, 8.0), tiny_backbone, reading),
+        figures.of_texts(SYNTHETIC, FiguresConfig(topics=3)),
+        figures.of_labels(codes, pa.table({"text": SYNTHETIC, "label": LABELS})),
     ]
 
 
@@ -123,7 +118,8 @@ def test_values_are_those_of_the_unit(groups):
     assert (lengths.sum(), topics.sum(), recalled) == (12, 12, 1.0), "synthetic text is its own neighbour"
     assert copied == 0.0, "no text has eight words"
     long = "my cat sat on the mat we like soup with bread"
-    assert figures.OfTexts.of([long], ["copied"], 2).values([{"text": f"so {long} now"}, {"text": "soup"}]) == [0.5]
+    copied = figures.of_texts([long], FiguresConfig(of=("copied",)))
+    assert copied.values([{"text": f"so {long} now"}, {"text": "soup"}]) == [0.5]
     assert labels.values(rows) == [1.0]
     assert labels.values([{"text": "soup", "label": "none of the list"}]) in ([0.0], [1.0])
     assert 0 < model.values(rows[:1])[0] < math.log(400) + 3
