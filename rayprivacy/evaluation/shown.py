@@ -32,7 +32,7 @@ the text. That is decided by the noisy sums alone.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -74,31 +74,24 @@ class Mean:
         bounded = min(max(value, 0.0), self.most) if math.isfinite(value) else self.most
         return np.array([2 * bounded / self.most - 1])
 
-    def read(self, sums: _Floats, std: float, units: float, std_of_units: float) -> Shown:
-        """The mean from the noisy sum of coordinates and the noisy count of units, and their noise."""
-        return self._of(float(sums[0]) / units, *_fieller((float(sums[0]), std), (units, std_of_units)))
+    def read(self, sums: _Floats, std: float, units: float, std_of_units: float) -> tuple[Shown, float]:
+        """The mean from the noisy sum of coordinates and the noisy count of units, and half its interval's width."""
+        ratio, (low, high) = float(sums[0]) / units, _fieller((float(sums[0]), std), (units, std_of_units))
+        within = ((min(max(each, -1.0), 1.0) + 1) / 2 * self.most for each in (ratio, low, high))
+        return self._shown(*within), (high - low) / 4 * self.most
 
-    def _of(self, *ratios: float) -> Shown:
-        return Shown(self.name, *((min(max(ratio, -1.0), 1.0) + 1) / 2 * self.most for ratio in ratios))
-
-    def half(self, shown: Shown) -> float:
-        """Half the width of its interval."""
-        return (shown.high - shown.low) / 2
+    def _shown(self, value: float, low: float, high: float) -> Shown:
+        return Shown(self.name, value, low, high)
 
 
 @dataclass(frozen=True)
 class Perplexity(Mean):
-    """The exponential of a mean loss in nats per token, of which half an interval is measured in nats."""
+    """The exponential of a mean loss in nats per token; the width of its interval is measured in nats."""
 
     widest: float = 0.25
 
-    def _of(self, *ratios: float) -> Shown:
-        loss = super()._of(*ratios)
-        return Shown(self.name, math.exp(loss.value), math.exp(loss.low), math.exp(loss.high))
-
-    def half(self, shown: Shown) -> float:
-        """Half the width of its interval, in nats."""
-        return math.log(shown.high / shown.low) / 2
+    def _shown(self, value: float, low: float, high: float) -> Shown:
+        return Shown(self.name, math.exp(value), math.exp(low), math.exp(high))
 
 
 @dataclass(frozen=True)
@@ -120,17 +113,15 @@ class Distance:
         counts = np.asarray(value, np.float64)
         return np.asarray(counts / max(counts.sum(), 1.0), np.float64)
 
-    def read(self, sums: _Floats, std: float, units: float, std_of_units: float) -> Shown:
-        """The distance from the noisy sums of shares, which add up to the number of units but for the noise."""
+    def read(self, sums: _Floats, std: float, units: float, std_of_units: float) -> tuple[Shown, float]:
+        """The distance from the noisy sums of shares, which add up to the number of units but for the noise; and half
+        its interval's width.
+        """
         shares, noise = nearest_shares(sums), np.random.default_rng(_SEED).normal(0, std, (_DRAWS, self.cells))
         total = max(float(sums.sum()), std)
         moved = [total_variation(nearest_shares(shares * total + each), shares) for each in noise]
         found, half = total_variation(shares, self.shares), float(np.quantile(moved, _LEVEL))
-        return Shown(self.name, found, max(found - half, 0.0), min(found + half, 1.0))
-
-    def half(self, shown: Shown) -> float:
-        """Half the width of its interval, as far as that is not cut off at 0 or 1."""
-        return max(shown.high - shown.value, shown.value - shown.low)
+        return Shown(self.name, found, max(found - half, 0.0), min(found + half, 1.0)), half
 
 
 Part = Mean | Distance
@@ -150,8 +141,8 @@ class Layout:
 
     @property
     def described(self) -> list[Any]:
-        """All of it, as JSON values."""
-        return [COUNT, [[type(part).__name__, asdict(part)] for part in self.parts]]
+        """All that makes up a vector, as JSON values."""
+        return [COUNT, [[part.name, part.weight, part.cells, getattr(part, "most", None)] for part in self.parts]]
 
     def vector(self, values: Sequence[Any]) -> _Floats:
         """The vector [cells] of a unit, from its values of all figures; no longer than 1 in L2."""
@@ -165,16 +156,13 @@ class Layout:
         units, noise = float(sums[0]) * scale, std * scale
         if units < _CLEAR * noise:
             return [], [f"All figures are left out: noise hides how many {self.unit}s are held out; {REMEDY}."]
-        shown, left_out = (
-            [Shown(f"held-out {self.unit}s", round(units), max(units - _Z * noise, 0.0), units + _Z * noise)],
-            [],
-        )
-        at = 1
+        low, high = max(units - _Z * noise, 0.0), units + _Z * noise
+        shown, left_out, at = [Shown(f"held-out {self.unit}s", round(units), low, high)], list[str](), 1
         for part in self.parts:
             scale, own = self._norm / part.weight, sums[at : at + part.cells]
             at += part.cells
-            found = part.read(own * scale, std * scale, units, noise)
-            if part.half(found) <= part.widest:
+            found, half = part.read(own * scale, std * scale, units, noise)
+            if half <= part.widest:
                 shown.append(found)
             else:
                 left_out.append(f"{part.name} is left out: noise alone may move it by more than {part.widest:g}.")
