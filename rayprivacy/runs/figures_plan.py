@@ -40,12 +40,8 @@ class Figures(Block):
         compared, share = SENTENCES_CALL + records * SENTENCE, recipe.corpus.holdout
         efforts = (Effort("encode", share * read, users=True), Effort("product", share * compared, users=True))
         detail = f"one Gaussian release of multiplier {mechanism.sigma:.4g}, {recipe.figures.share:.3g} of the budget"
-        work = (Work(GROUPS_SHOWN, GROUPS),)
-        return (
-            Stage(
-                FIGURES, "held-out text", detail, (mechanism.event,), work=work, efforts=efforts, mechanism=mechanism
-            ),
-        )
+        charges, work = (mechanism.event,), (Work(GROUPS_SHOWN, GROUPS),)
+        return (Stage(FIGURES, "held-out text", detail, charges, work=work, efforts=efforts, mechanism=mechanism),)
 
     def assumptions(self, recipe: Recipe) -> tuple[Placed, ...]:
         """What left, and what holds of any noise on a grid."""

@@ -33,6 +33,7 @@ from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.figures_plan import FIGURES
 from rayprivacy.runs.method import Output
+from rayprivacy.tuning import trials
 
 SYNTHETIC = ["my cat sat on the mat", "we like soup with bread today", "you go home now", "the dog ate my soup"] * 3
 LABELS = ["pets", "food", "other", "pets"] * 3
@@ -184,3 +185,10 @@ def test_figures_want_held_out_users_and_no_phrases():
     checks.check_recipe(method_named("generator"), recipe, plan, measured=False)  # of a shadow model
     with pytest.raises(ConfigError, match=r"privacy\.unit is 'phrase', and 'figures' are of users: remove 'figures'"):
         _recipe("seqpate", privacy={"unit": "phrase"}, corpus={"phrases": "list.txt", "max_shards_per_phrase": 2})
+
+
+def test_a_search_takes_no_figures(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("method: generator\nfigures: {}\n")
+    space: Any = SimpleNamespace(recipe=str(tmp_path / "recipe.yaml"), fixed={})
+    with pytest.raises(ConfigError, match=r"^'recipe' names a recipe with a 'figures' block.*: take the block out"):
+        trials._recipe(space)
