@@ -90,8 +90,7 @@ def figures_of(context: RunContext[Any], method: Method, output: Output) -> Json
         sums = _sums_of_corpus(context, groups, layout, mechanism, question)
         noisy = context.release_figures(FIGURES, mechanism, sums, question=question).value
     shown, left_out = layout.read(noisy, mechanism.sigma)
-    names = [name for name in config.of if not any(part.name.startswith(name) for part in layout.parts)]
-    left_out += [f"The run has nothing to measure {' and '.join(names)} by."] if names else []
+    left_out += [] if layout.parts else [f"The run has nothing to measure {' and '.join(config.of)} by."]
     rows = [{"name": each.name, "value": each.value, "interval": [each.low, each.high]} for each in shown]
     event = to_json(mechanism.event)
     return {"releasable": True, "why": WHY, "stage": FIGURES, "event": event, "rows": rows, "left_out": left_out}
