@@ -29,7 +29,7 @@ order of topic and length gets its share to within one text.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from safetensors.numpy import load, save
-from sklearn.cluster import KMeans
 
 from rayprivacy.blocks.match_plan import MATCH, PARTS_VOTED, MatchConfig
 from rayprivacy.core import errors, files, private
 from rayprivacy.core.console import Told, nobody
 from rayprivacy.corpus.manifest import owners_of, part_tables
 from rayprivacy.evaluation.fidelity import total_variation
+from rayprivacy.evaluation.shape import LENGTHS, Shape, lengths
 from rayprivacy.generation.codes import Codes
 from rayprivacy.models.sentences import SentenceModel
 from rayprivacy.release.histogram import Margins, summed
@@ -55,11 +55,7 @@ from rayprivacy.runs.context import RunContext
 from rayprivacy.work.mapping import on_numbers
 
 NAMES = ("topics", "lengths")
-# Words from which on a text is of the next length; the last is open. About equal steps of the logarithm.
-LENGTH_EDGES = (2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 32, 40, 60, 100)
-LENGTHS = len(LENGTH_EDGES) + 1
 TURNS = 100
-_STARTS, _SEED = 4, 0
 _END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f]+[\"'\u201d\u2019)\]*]*(?=\s)|(?=\n)")
 _OF_BEGINNING = 0.25
 _CUT_TURNS = 50
@@ -120,7 +116,7 @@ def _shape(context: RunContext[Any], match: MatchConfig, whole: list[str], sente
     path = context.run.public(f"shape-{private.digest_json([whole, match.model_dump()])[:16]}.safetensors")
     if not path.exists():
         texts = cut(whole, np.full(LENGTHS, 1 / LENGTHS), context.recipe.seed)
-        files.write_atomic(path, save({"centres": Shape.of(texts, sentences, match).centres}), files.SHARED)
+        files.write_atomic(path, save({"centres": Shape.of(texts, sentences, match.topics).centres}), files.SHARED)
     return Shape(load(path.read_bytes())["centres"])
 
 
@@ -147,46 +143,6 @@ def _distances(wanted: list[Shares], before: list[Shares], after: list[Shares]) 
         name: {"candidates": total_variation(votes, old), "released": total_variation(votes, new)}
         for name, votes, old, new in zip(NAMES, wanted, before, after, strict=True)
     }
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A partition of texts by topic, whose centres are float32 [topics, width] of length 1, and one by length."""
-
-    centres: npt.NDArray[np.float32]
-
-    @staticmethod
-    def of(texts: list[str], model: SentenceModel, config: MatchConfig) -> "Shape":
-        """The topics of public texts; fewer than `config.topics` where there are fewer different texts."""
-        distinct = list(dict.fromkeys(texts))
-        vectors = model.vectors(distinct)
-        clusters = KMeans(min(config.topics, len(distinct)), n_init=_STARTS, random_state=_SEED).fit(vectors)
-        centres = clusters.cluster_centers_
-        return Shape((centres / np.linalg.norm(centres, axis=1, keepdims=True)).astype(np.float32))
-
-    @property
-    def blocks(self) -> tuple[int, int]:
-        """How many topics and lengths there are."""
-        return len(self.centres), LENGTHS
-
-    def cells(self, texts: list[str], model: SentenceModel) -> Cells:
-        """The topic and the length of each text, counted from 0 each, [texts, 2]."""
-        nearest = (model.vectors(texts).astype(np.float32) @ self.centres.T).argmax(axis=1) if texts else []
-        return np.column_stack([np.asarray(nearest, np.int64), lengths(texts)])
-
-    def question(self, model: SentenceModel) -> str:
-        """Digest of what a text is asked: its length, and which topic it is nearest to by what a model sees in it."""
-        return private.digest_json([private.digest_array(self.centres), list(LENGTH_EDGES), model.digest])
-
-
-def lengths(texts: list[str]) -> Cells:
-    """The length of each text as the number of its bin, from 0.
-
-    >>> lengths(["one", "one two", "word " * 300]).tolist()
-    [0, 1, 14]
-    """
-    words = [len(text.split()) for text in texts]
-    return np.searchsorted(LENGTH_EDGES, words, side="right").astype(np.int64)
 
 
 def shape_votes(shards: Path, parts: int, shape: Shape, margins: Margins, told: Told = nobody) -> private.Private[Sums]:

@@ -117,7 +117,7 @@ def balls(real: Matrix, synthetic: Matrix, neighbours: int) -> Balls:
     least = min(len(real), len(synthetic))
     if neighbours >= least:
         raise ConfigError(f"neighbours is {neighbours}, and one side has {least} texts: choose fewer neighbours.")
-    radii, reach = _radii(real, neighbours), _radii(synthetic, neighbours)
+    radii, reach = reaches(real, neighbours), reaches(synthetic, neighbours)
     held = np.zeros(len(synthetic))
     recalled, covered = np.zeros(len(real)), np.zeros(len(real))
     for start in range(0, len(real), _BLOCK):
@@ -130,7 +130,8 @@ def balls(real: Matrix, synthetic: Matrix, neighbours: int) -> Balls:
     return Balls((held > 0).astype(float), held / neighbours, recalled, covered)
 
 
-def _radii(features: Matrix, neighbours: int) -> npt.NDArray[np.float64]:
+def reaches(features: Matrix, neighbours: int) -> npt.NDArray[np.float64]:
+    """How far it is from each text to its `neighbours`-th nearest one, itself not counted."""
     found = []
     for start in range(0, len(features), _BLOCK):
         distances = cdist(features[start : start + _BLOCK], features)

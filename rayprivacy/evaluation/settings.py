@@ -1,7 +1,7 @@
 """What an evaluation compares and how, none of it chosen by looking at private text, and the packages it needs."""
 
 from importlib.util import find_spec
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,7 @@ LSA, MINILM = "tfidf", "minilm-l6"
 LEAST_COMPARED = 40
 SCORED = 150  # texts whose perplexity under the base model is measured, at most
 _PACKAGES = ("sklearn", "sacrebleu")
+FigureName = Literal["perplexity", "lengths", "topics", "recall", "copied", "accuracy"]
 
 
 class EvaluationConfig(Config):
@@ -44,6 +45,24 @@ class EvaluationConfig(Config):
     max_texts: int = Field(5000, ge=LEAST_COMPARED)
     max_words: int | None = Field(None, ge=1)
     seed: int = Field(0, ge=0)
+
+
+class FiguresConfig(Config):
+    """The `figures` block: an evaluation on all held-out users that may be published, for a share of the budget.
+
+    Attributes:
+        share: of the budget, counted as squared sensitivity over noise: 0.05 leaves 97.5% of its noise to the rest.
+        of: what is measured, as far as the method has it; noise is the smaller the fewer they are.
+        max_loss: the bound on a user's mean loss, in nats per token; a larger one counts as it.
+        topics: clusters of the synthetic text by meaning, by whose shares it is compared with held-out text.
+    """
+
+    share: float = Field(0.05, gt=0, le=0.5)
+    of: tuple[FigureName, ...] = Field(
+        ("perplexity", "lengths", "topics", "recall", "copied", "accuracy"), min_length=1
+    )
+    max_loss: float = Field(8.0, gt=0, le=100)
+    topics: int = Field(8, ge=2, le=100)
 
 
 def require_extra(what: str) -> None:

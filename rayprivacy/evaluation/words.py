@@ -11,7 +11,7 @@ figure is the accuracy of always answering with the most frequent label of the r
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -173,8 +173,13 @@ def labelled(texts: Texts) -> Texts:
 
 
 def _fit(texts: Texts) -> Pipeline:
+    return classifier(texts.texts, texts.labels or ())
+
+
+def classifier(texts: Sequence[str], labels: Sequence[str | None]) -> Pipeline:
+    """A classifier by words and pairs of words, trained on these texts, which have two labels or more."""
     words = TfidfVectorizer(token_pattern=PATTERN, ngram_range=(1, 2), sublinear_tf=True)
-    return make_pipeline(words, LogisticRegression(max_iter=1000)).fit(texts.texts, texts.labels)
+    return make_pipeline(words, LogisticRegression(max_iter=1000)).fit(list(texts), list(labels))
 
 
 def _figures(trained: Pipeline, test: Texts, seed: int) -> dict[str, Figure]:

@@ -17,8 +17,8 @@ an answer when it names a charge. The same release id with another of these is a
 The same ones are the same charge: the stored output is served, also where another machine's sums differ in their last
 bits.
 
-Votes, histograms and counts by key take the same steps: they differ in what is checked before and in how noise is read
-afterwards.
+Votes, histograms, figures and counts by key take the same steps: they differ in what is checked before and in how noise
+is read afterwards.
 """
 
 import re
@@ -39,6 +39,7 @@ from rayprivacy.core.private import RELEASE_SEAL, Private, Released, digest_json
 from rayprivacy.core.units import Protection
 from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.ledger.store import LedgerApi
+from rayprivacy.release.figure_vectors import FigureVectors
 from rayprivacy.release.histogram import HistogramMechanism, Margins, Shares
 from rayprivacy.release.thresholded import KeySums, ReleasedCounts, ThresholdedCounts
 from rayprivacy.release.votes import Means, VoteMechanism, Votes
@@ -209,6 +210,32 @@ class Gate:
         charge = self._reserved("release-histogram", release_id, mechanism, asked, stage, rung)
         noisy = self._released(charge, mechanism, checked)
         return Released(mechanism.to_shares(noisy), release_id, RELEASE_SEAL)
+
+    def release_figures(
+        self,
+        release_id: str,
+        mechanism: FigureVectors,
+        sums: Private[npt.NDArray[Any]],
+        *,
+        asked: Asked,
+        stage: str = "",
+    ) -> Released[Means]:
+        """Charge, draw and store once; return the noisy sums [cells], in units, that the ledger now holds.
+
+        Args:
+            release_id: the release that pays.
+            mechanism: the noise and its event.
+            sums: int64 [cells], from `mechanism.contribution`.
+            asked: what is measured, and of which models and texts.
+            stage: names these figures where a run releases several.
+
+        Raises:
+            ReleaseError: the sums are not what the mechanism takes; nothing was charged.
+            BudgetRefusedError: the account has less left than the mechanism costs; nothing was charged.
+        """
+        checked = mechanism.check(sums.reveal())
+        charge = self._reserved("release-figures", release_id, mechanism, asked, stage)
+        return Released(mechanism.to_sums(self._released(charge, mechanism, checked)), release_id, RELEASE_SEAL)
 
     def release_counts(
         self,

@@ -61,7 +61,7 @@ from rayprivacy.release.votes import SCALE, SIGMA_RANGE
 
 MAX_CELLS = 1000  # more would be mostly noise, and shares that cannot be told from zero
 _MAX_COUNT = 2**32  # records of one unit in one cell; a row of 1000 such counts stays within 64-bit integers
-_MAX_UNITS = 2**30
+MAX_UNITS = 2**30
 _UNITS_AT_ONCE = 4096  # in memory, as a row of counts each
 NOISE = 5.0  # multiplier of a small vote in a budget of at least _PLENTY
 _PLENTY = 3.0
@@ -106,7 +106,7 @@ class NoisyCounts:
         """Require int64 sums [cells] that some units' contributions can add up to; the error holds no value."""
         if sums.shape != (self.cells,) or sums.dtype != np.int64:
             raise ReleaseError(f"the sums are {sums.dtype} {sums.shape}: give int64 {(self.cells,)}.")
-        if sums.min() < 0 or sums.max() > _MAX_UNITS * SCALE:
+        if sums.min() < 0 or sums.max() > MAX_UNITS * SCALE:
             raise ReleaseError("a sum is outside what 2**30 units' histograms add up to: use contribution().")
         return sums
 
@@ -129,7 +129,7 @@ class HistogramMechanism(NoisyCounts):
 
     def __post_init__(self) -> None:
         check_cells(self.cells)
-        _check_sigma_and_unit(self.sigma, self.unit)
+        check_sigma_and_unit(self.sigma, self.unit)
         validate(self.event)
 
     @property
@@ -168,11 +168,12 @@ def _normalised_sums(counts: npt.NDArray[Any], cells: int) -> _Sums:
     return sums
 
 
-def _check_sigma_and_unit(sigma: float, unit: PrivacyUnit) -> None:
+def check_sigma_and_unit(sigma: float, unit: PrivacyUnit) -> None:
+    """Refuse noise that the grid is too coarse or too small for, and a unit that is neither a user nor a record."""
     if not SIGMA_RANGE[0] <= sigma <= SIGMA_RANGE[1]:
         raise ReleaseError(f"sigma is {sigma}: give a number between {SIGMA_RANGE[0]:g} and {SIGMA_RANGE[1]:g}.")
     if unit not in (PrivacyUnit.USER, PrivacyUnit.RECORD):
-        raise ReleaseError(f"unit is '{unit}', and a label histogram protects users or records: use one.")
+        raise ReleaseError(f"unit is '{unit}', and these sums protect users or records: use one.")
 
 
 def summed(mechanism: NoisyCounts, owners: npt.NDArray[Any], cells: npt.NDArray[np.int64]) -> _Sums:
@@ -215,7 +216,7 @@ class Margins(NoisyCounts):
         check_cells(self.cells)
         if min(self.blocks) < 1:
             raise ReleaseError(f"the blocks have {self.blocks} cells: give each at least 1.")
-        _check_sigma_and_unit(self.sigma, self.unit)
+        check_sigma_and_unit(self.sigma, self.unit)
         validate(self.event)
 
     @property

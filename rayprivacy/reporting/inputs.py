@@ -77,6 +77,22 @@ class Heldout(Lenient):
     cut_share: float | None = None
 
 
+class ShownFigure(Lenient):
+    """A figure of held-out users that was released with noise, and its 95% interval."""
+
+    name: str = Field(max_length=80)
+    value: float
+    interval: tuple[float, float]
+
+
+class ShownFigures(Lenient):
+    """All of them; not releasable unless the file says so."""
+
+    releasable: bool = False
+    rows: list[ShownFigure]
+    left_out: list[str] = Field(default_factory=list)
+
+
 class Exhibits(Lenient):
     """Charts and tables that the method of the run adds; each is internal unless the file says otherwise."""
 
@@ -94,13 +110,16 @@ class Metrics(Lenient):
 
     synthetic: Synthetic | None = None
     heldout: Heldout | None = None
+    figures: ShownFigures | None = None
     timings_s: dict[str, float] = Field(default_factory=dict)
     exhibits: Exhibits = Field(default_factory=Exhibits)
 
     def shareable(self) -> "Metrics":
-        """What of it may be shared: nothing measured on private text, and no timings."""
+        """What of it may be shared: nothing measured on private text without noise, and no timings."""
         heldout = self.heldout if self.heldout and self.heldout.releasable else None
-        return Metrics(synthetic=self.synthetic, heldout=heldout, exhibits=self.exhibits.shareable())
+        figures = self.figures if self.figures and self.figures.releasable else None
+        exhibits = self.exhibits.shareable()
+        return Metrics(synthetic=self.synthetic, heldout=heldout, figures=figures, exhibits=exhibits)
 
 
 class OperatingPoint(Lenient):

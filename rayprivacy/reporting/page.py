@@ -94,6 +94,7 @@ def _page(view: View, run_dir: Path, pictures: list[render.Picture], internal: b
         card=view.card,
         synthetic=metrics.synthetic,
         heldout=metrics.heldout,
+        shown=metrics.figures,
         timings=metrics.timings_s,
         charts=metrics.exhibits.charts,
         tables=metrics.exhibits.tables,

@@ -25,6 +25,8 @@ def check_recipe(method: Method, recipe: Recipe, plan: Plan, *, measured: bool =
     """Refuse what would fail after something was spent; `measured` runs may be compared with private text."""
     method.check_inputs(recipe)
     plan.check(recipe)
+    if measured and recipe.figures and recipe.corpus.holdout == 0:
+        raise ConfigError("corpus.holdout is 0, and 'figures' are measured on held-out users: set e.g. 0.1.")
     if recipe.audit and not method.card.has_model:
         raise ConfigError(
             f"'audit' is set and method '{recipe.method}' releases no model whose losses could be attacked: remove it."

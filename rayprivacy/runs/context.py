@@ -32,6 +32,7 @@ from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.sources import for_another_process
+from rayprivacy.release.figure_vectors import FigureVectors
 from rayprivacy.release.files import FileRelease, release_file
 from rayprivacy.release.gate import Asked, Gate, VoteManifest, input_digest
 from rayprivacy.release.histogram import HistogramMechanism, Margins
@@ -294,6 +295,15 @@ class RunContext(Generic[R]):
         """
         identity, name, asked = self.plan.stage(stage).name, self.recipe.release_id, self.asked(question)
         released = self.gate.release_histogram(name, mechanism, sums, chunk, asked=asked, stage=identity)
+        self._charged(mechanism.event)
+        return released
+
+    def release_figures(
+        self, stage: str, mechanism: FigureVectors, sums: Private[Any], *, question: str
+    ) -> Released[Any]:
+        """Release summed vectors of units, for a stage; see `Gate.release_figures` and `asked`."""
+        identity, name, asked = self.plan.stage(stage).name, self.recipe.release_id, self.asked(question)
+        released = self.gate.release_figures(name, mechanism, sums, asked=asked, stage=identity)
         self._charged(mechanism.event)
         return released
 

@@ -22,7 +22,7 @@ from rayprivacy.core.storage import Mirror
 from rayprivacy.evaluation.language import synthetic_metrics
 from rayprivacy.ledger.certificate import build_certificate, to_markdown
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.runs import account, calibration, checks, decide, estimate, measure, session, source
+from rayprivacy.runs import account, calibration, checks, decide, estimate, figures, measure, session, source
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import CERTIFICATE, METRICS, R, Run, attempt, calibrated, stored_recipe
 from rayprivacy.runs.method import Method, Output, exhibits_json
@@ -38,8 +38,8 @@ _UNMEASURED = {"releasable": False, "why": "nothing was measured on held-out use
 PACKAGES = ("rayprivacy", "ray", "torch", "transformers", "opendp")
 
 
-def certificate_of(context: RunContext[Any]) -> Json:
-    """The certificate of a run whose release is committed, as JSON values."""
+def certificate_of(context: RunContext[Any], shown: Json | None = None) -> Json:
+    """The certificate of a run whose release is committed, as JSON values, with its released figures."""
     recipe, plan = context.recipe, context.plan
     _, rule = context.ledger.terms(recipe.privacy.account)
     stages = [{"name": name, "epsilon": epsilon} for name, epsilon in plan.epsilons(rule).items()]
@@ -53,16 +53,16 @@ def certificate_of(context: RunContext[Any]) -> Json:
         test_key=context.key.is_test_key,
         versions={name: version(name) for name in PACKAGES} | context.model_version | context.corpus_version,
         stages=[*stages, {"name": TOGETHER, "epsilon": epsilon_of(rule, plan.charges)}],
-        figures=plan.figures,
+        figures={**plan.figures, **figures.named(shown or {})},
         warnings=plan.warnings,
         as_published=plan.as_published,
         audit=recipe.audit.canaries.model_dump(mode="json") if recipe.audit else None,
     )
 
 
-def write_certificate(context: RunContext[Any]) -> Json:
+def write_certificate(context: RunContext[Any], shown: Json | None = None) -> Json:
     """Write `certificate.json` and `certificate.md` of a run whose release is committed; returns the JSON values."""
-    certificate, root = certificate_of(context), context.run.root
+    certificate, root = certificate_of(context, shown), context.run.root
     context.make_way()
     write_atomic(root / CERTIFICATE, (json.dumps(certificate, indent=2) + "\n").encode(), SHARED)
     write_atomic(root / "certificate.md", to_markdown(certificate).encode(), SHARED)
@@ -123,12 +123,13 @@ def drive(
             source.settle_source(run, dataset)
             context = RunContext(run, plan, open_ledger, key, progress, until, base)
             output = method.execute(context)
+            shown = _figures(context, method, output) if measured else {}
         context.keep_ledger_head()
         if output is None or context.stops_early:
             return Driven(run, {})
-        certificate = write_certificate(context)
+        certificate = write_certificate(context, shown)
         if measured:
-            _measure(run, method, output)
+            _measure(run, method, output, shown)
             measure.compare_with_private(run, method.card, context.base, output.codes)
             estimate.keep_seconds(run, plan)
         return Driven(run, certificate)
@@ -149,12 +150,20 @@ def _session(run: Run[R], plan: Plan) -> Iterator[ProgressGauges]:
         yield progress
 
 
-def _measure(run: Run[R], method: Method, output: Output) -> None:
+def _figures(context: RunContext[Any], method: Method, output: Output | None) -> Json:
+    """The figures that may be published; none of a run that stops half-way, whose model is not the release yet."""
+    if output is None or context.stops_early:
+        return {}
+    return figures.figures_of(context, method, output)
+
+
+def _measure(run: Run[R], method: Method, output: Output, shown: Json) -> None:
     with run.stage(EVALUATION):
         heldout = output.heldout() if output.heldout else _UNMEASURED
         internal, exhibits = output.internal(), exhibits_json(output.exhibits())
     synthetic = {"synthetic": _of_text(run.root / method.card.texts, output)} if method.card.texts else {}
     metrics = {"schema_version": 1, **synthetic, "heldout": dict(heldout), "timings_s": run.timings()}
+    metrics |= {"figures": shown} if shown else {}
     write_json(run.root / METRICS, {**metrics, **internal, "exhibits": exhibits})
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.settings import check_by_place
+from rayprivacy.runs.figures_plan import require_stage
 from rayprivacy.runs.plan import CORPUS, Plan
 from rayprivacy.runs.recipe import Recipe
 
@@ -139,6 +140,7 @@ class Method:
     def planned(self, recipe: Recipe) -> Plan:
         """The plan of a recipe; ConfigError where it cannot be run: no noise is enough for its budget, say."""
         plan = _loaded(self.plan)(recipe)
+        require_stage(recipe, plan)
         stages = [CORPUS, *(stage.name for stage in plan.stages)]
         for needs in recipe.resources.stages:
             if needs.stage not in stages:

@@ -30,7 +30,7 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.core.uris import has_credentials, is_uri, shown, sounds_secret
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.tables import ICEBERG
-from rayprivacy.evaluation.settings import LEAST_COMPARED
+from rayprivacy.evaluation.settings import LEAST_COMPARED, FiguresConfig
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import ModelConfig
@@ -227,6 +227,7 @@ class Recipe(Config):
         method: name of the method.
         seed: public; another seed is another release, and another charge.
         generation: how synthetic text is sampled; None for a method that samples none (a sanitiser).
+        figures: figures of held-out users that may be published, for a share of the budget; None releases none.
         needs_users: whether the column that names the author must be given.
     """
 
@@ -238,6 +239,7 @@ class Recipe(Config):
     model: ModelConfig = ModelConfig()
     generation: SamplingConfig | None = None
     evaluation: MeasureConfig = MeasureConfig()
+    figures: FiguresConfig | None = None
     resources: Resources = Resources()
     audit: AuditConfig | None = None
 
@@ -250,6 +252,8 @@ class Recipe(Config):
     def _corpus_fits(self) -> "Recipe":
         if self.audit and self.privacy.unit is PrivacyUnit.PHRASE:
             raise ValueError("privacy.unit is 'phrase', and the attacks of 'audit' ask who took part: remove 'audit'")
+        if self.figures and self.privacy.unit is PrivacyUnit.PHRASE:
+            raise ValueError("privacy.unit is 'phrase', and 'figures' are of users: remove 'figures'")
         if self.audit and self.corpus.holdout == 0:
             raise ValueError("corpus.holdout is 0, and 'audit' compares training users with others: set e.g. 0.1")
         if self.corpus.user is None and self.needs_users:
@@ -309,6 +313,8 @@ class Recipe(Config):
     def _named_by(self, free: Mapping[str, Any]) -> Json:
         """All that names the release, as JSON values."""
         shape = self.model_dump(mode="json", exclude=dict(free))
+        if self.figures is None:  # as in the releases of before there were any
+            del shape["figures"]
         shape["privacy"] = self.privacy.model_dump(mode="json", include={"unit", "epsilon", "delta"})
         return shape
 

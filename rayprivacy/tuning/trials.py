@@ -184,4 +184,9 @@ def _recipe(space: Space) -> Json:
             "'recipe' names a recipe with an 'audit' block, whose runs are no releases: take the block out, and audit"
             " the best recipe by itself."
         )
+    if recipe.get("figures") is not None:
+        raise ConfigError(
+            "'recipe' names a recipe with a 'figures' block, which each trial would pay for and none would show: take"
+            " the block out, and put it into the best recipe."
+        )
     return recipe

@@ -6,23 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayprivacy.blocks.match import (
-    LENGTHS,
-    Shape,
-    beginnings,
-    chosen,
-    cut,
-    lengths,
-    part_votes,
-    raked,
-    shape_votes,
-    shares_of,
-)
-from rayprivacy.blocks.match_plan import MatchConfig
+from rayprivacy.blocks.match import beginnings, chosen, cut, part_votes, raked, shape_votes, shares_of
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.manifest import part_path, write_part
+from rayprivacy.evaluation.shape import LENGTHS, Shape, lengths
 from rayprivacy.models.sentences import SentenceModel
 from rayprivacy.release.histogram import SCALE, Margins
 
@@ -37,7 +26,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def shape(model):
-    return Shape.of(FOOD + PETS, model, MatchConfig(topics=2))
+    return Shape.of(FOOD + PETS, model, 2)
 
 
 def _part(folder, rows, part=0):
@@ -56,7 +45,7 @@ def test_texts_of_one_meaning_have_one_topic(shape, model):
     food, pets = topics[0], topics[4]
     assert topics == [food] * 4 + [pets] * 4 + [food, pets]
     assert food != pets
-    assert Shape.of(["a", "a", "b"], model, MatchConfig(topics=9)).blocks == (2, LENGTHS), "as many as there are texts"
+    assert Shape.of(["a", "a", "b"], model, 9).blocks == (2, LENGTHS), "as many as there are texts"
 
 
 def test_lengths_grow_with_the_words():

@@ -6,6 +6,7 @@ from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.release.histogram import HistogramMechanism
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, Placed, Where, at
+from rayprivacy.runs.figures_plan import Figures
 from rayprivacy.runs.plan import Block, Plan, Stage
 
 CODES, STEPS, WRITING = "shares of control codes", "DP-SGD", "synthetic text"
@@ -51,6 +52,7 @@ def plan_run(recipe: GeneratorRecipe) -> Plan:
         steps_plan.Steps(STEPS, recipe.training, detail, size),
         writing_plan.Writing(WRITING, recipe.generation.model_copy(update={"texts": texts})),
         match_plan.Match(steps_plan.PART_FILES),
+        Figures(),
         says=_SAYS,
         measuring=writing_plan.measuring_stage(recipe, size, recipe.training.max_tokens, 2 + bool(recipe.pretrain)),
     )

@@ -10,6 +10,7 @@ from rayprivacy.methods.question_answering.recipe import QuestionAnsweringRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.runs import questions_plan
 from rayprivacy.runs.assumptions import Placed, Where, at
+from rayprivacy.runs.figures_plan import Figures
 from rayprivacy.runs.plan import FULL, SENTENCES_CALL, Block, Effort, Kernel, Plan, Stage, sampling_kernel
 
 STEPS, WRITING = "DP-SGD", "synthetic passages"
@@ -92,6 +93,7 @@ def plan_run(recipe: QuestionAnsweringRecipe) -> Plan:
         steps_plan.Steps(STEPS, recipe.training, detail, size),
         writing_plan.Writing(WRITING, recipe.generation),
         Questions(),
+        Figures(),
         says=_SAYS,
         measuring=writing_plan.measuring_stage(recipe, size, recipe.training.max_tokens, models),
     )

@@ -30,6 +30,7 @@ from rayprivacy.release.votes import CLIP_RANGE, SCALE, VoteMechanism
 from rayprivacy.runs.account import whole
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, Placed, Where, at
 from rayprivacy.runs.calibration import kept_values
+from rayprivacy.runs.figures_plan import Figures
 from rayprivacy.runs.plan import EVALUATION, MODELS_MEASURED, TEXTS_WRITTEN, Block, Plan, Stage, Work
 
 PSEUDO, BASES, FEATURES = "pseudo-sentences", "public bases and warm start", "features of private text"
@@ -50,7 +51,8 @@ WIDEST_CLIP = 0.7071  # from sqrt(1/2) on, a wider clip adds no noise, and clips
 
 def plan_run(recipe: SeqPateRecipe) -> Plan:
     """The plan of a recipe."""
-    return Plan.of(recipe, pretrain_plan.Pretrain(), Votes(), match_plan.Match(recipe.teachers.parts))
+    match = match_plan.Match(recipe.teachers.parts)
+    return Plan.of(recipe, pretrain_plan.Pretrain(), Votes(), match, Figures())
 
 
 def check_inputs(recipe: SeqPateRecipe) -> None:

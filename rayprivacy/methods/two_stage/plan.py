@@ -11,6 +11,7 @@ from rayprivacy.blocks import pretrain_plan, steps_plan, writing_plan
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.runs.assumptions import Placed, Where, at
+from rayprivacy.runs.figures_plan import Figures
 from rayprivacy.runs.plan import FULL, Block, Effort, Plan, Stage, Work, composed
 
 TREES, WRITING = "synthetic parse trees", "synthetic text"
@@ -40,6 +41,7 @@ def plan_run(recipe: TwoStageRecipe) -> Plan:
         Trainings(),
         writing_plan.Writing(TREES, recipe.tree_writing, TREES_WRITTEN, "the released models"),
         writing_plan.Writing(WRITING, recipe.generation, reads="the released models"),
+        Figures(),
         says=(*at(Where.PUBLIC, _PUBLIC), *grammar, *at(Where.RELEASED, _RELEASED)),
         measuring=writing_plan.measuring_stage(recipe, size_of(recipe.model.base), tokens, 2 + bool(recipe.pretrain)),
     )

@@ -12,7 +12,7 @@ import rayprivacy
 
 PACKAGE = Path(rayprivacy.__file__).parent
 NAMING = {"input_digest", "Asked", "asked", "reserve", "FileRelease"}
-RELEASES = ("release_votes", "release_histogram", "release_counts", "release_file")
+RELEASES = ("release_votes", "release_histogram", "release_figures", "release_counts", "release_file")
 NAMES_OF_A_RELEASE = {"question", "asked", "stage", "rung", "chunk"}
 GIVING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.For)
 SECRET = ("Private", "Votes", "Sums", "NDArray", "ndarray")

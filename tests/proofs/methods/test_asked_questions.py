@@ -38,18 +38,21 @@ from rayprivacy.methods.registry import method_of, parse_recipe
 from rayprivacy.methods.santext import method as santext
 from rayprivacy.methods.seqpate import method as seqpate
 from rayprivacy.methods.seqpate.public_side import FIRST
+from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.features import Queries
 from rayprivacy.models.sentences import SentenceModel
 from rayprivacy.release.gate import VoteManifest
 from rayprivacy.release.histogram import SCALE
+from rayprivacy.runs import figures
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import Run
+from rayprivacy.runs.method import Output
 from rayprivacy.runs.plan import Plan, Stage
 from rayprivacy.tuning import heldout_loss as metric
 from rayprivacy.tuning.space import MetricConfig
 
 PACKAGE = Path(rayprivacy.__file__).parent
-GATE = {"release_votes", "release_histogram", "release_counts", "release_file"}
+GATE = {"release_votes", "release_histogram", "release_figures", "release_counts", "release_file"}
 TRAINING = {"noise_multiplier": 1.0, "steps": 2}
 FORWARDS = {"runs/context.py"}  # whose functions of these names are how methods come to the gate
 
@@ -168,6 +171,31 @@ def trial_loss(desk, changed, bit):
     return metric.report_release(config, run.recipe, 1)
 
 
+def shown_figures(desk, changed, bit):
+    """Figures that may be published: of another released model, or beside other synthetic text."""
+    return _shown(desk, changed, bit)[0]
+
+
+def _shown(desk, changed, bit):
+    wanted = {"share": 0.5, "of": ["perplexity", "copied"], "max_loss": 9.0 if changed == "bound" else 8.0}
+    recipe = desk.recipe(method="generator", corpus={"user": "who"}, training=TRAINING, figures=wanted)
+    desk.patch.setattr(type(recipe), "release_id", "shown")  # which has the bound
+    context = desk.context(recipe)
+    shutil.copytree(desk.base, context.run.root / "model")
+    if changed == "weights":
+        path = context.run.root / "model" / "model.safetensors"
+        weights = {name: each.clone() for name, each in load_file(path).items()}
+        next(iter(weights.values())).view(-1)[0] += 1e-3
+        save_file(weights, path, {"format": "pt"})
+    texts = ["my cat sleeps", "a dog" if changed == "text" else "a car"]
+    pq.write_table(pa.table({"text": texts}), context.run.root / "synthetic.parquet")
+    context.base = load_backbone(recipe.model)
+    sums = np.array([3000, 100, 200, -100]) * SCALE
+    sums[0] += bit
+    desk.patch.setattr(figures, "figure_sums", lambda *_: Private(sums))
+    return "shown", figures.figures_of(context, method_of(recipe), Output())
+
+
 def sanitised_file(desk, changed, bit):
     """SanText's file, drawn from another vocabulary; of equal words, say."""
     recipe = desk.recipe(method="santext", privacy={"composition": "metric", "epsilon": 500.0})
@@ -201,6 +229,7 @@ CASES: dict[str, tuple[Callable[[Desk, str, int], str], str]] = {  # and what ch
     "blocks/match.py match_texts": (match_votes, "candidates model"),
     "methods/seqpate/method.py round": (teachers_votes, "hidden candidates allowed centre context rows words teachers"),
     "tuning/heldout_loss.py heldout_loss": (trial_loss, "weights tokenizer"),
+    "runs/figures.py figures_of": (shown_figures, "weights text bound"),
     "methods/santext/method.py run": (sanitised_file, "vocabulary"),
     "methods/knowledge/method.py _released": (answers_counted, "words stems names settled"),
 }
@@ -247,6 +276,12 @@ def test_the_same_question_of_one_corpus_is_one_charge_whatever_is_answered(desk
     assert [desk.ledger.output(each) for each in desk.charges(release)] == [stored]
     ask(replace(desk, corpus=digest_json("another")), "", 0)
     assert len({charge.input_digest for charge in desk.charges(release)}) == 2
+
+
+def test_figures_are_made_of_nothing_but_what_the_ledger_stored(desk):
+    _, first = _shown(desk, "", 0)
+    assert {row["name"] for row in first["rows"]} >= {"held-out users", "perplexity of generator"}
+    assert _shown(desk, "", 500 * SCALE)[1] == first, "the sums of another machine, say"
 
 
 def test_a_release_that_was_named_by_its_answer_is_paid_anew_and_said_to_be(desk):

@@ -247,3 +247,16 @@ def test_a_tagger_has_no_empty_table_of_perplexities(make_run):
     }
     run = make_run(figures={"synthetic": None, "heldout": measured, "timings_s": {}})
     assert "Perplexity lower is better" not in Page(write_report(run)).text
+
+
+@pytest.mark.parametrize("releasable", [True, False])
+def test_figures_with_noise_are_on_every_page_and_on_none_to_share_unless_they_say_so(make_run, releasable):
+    rows = [{"name": "perplexity of student", "value": 31.25, "interval": [29.5, 33.25]}]
+    figures = {"releasable": releasable, "rows": rows, "left_out": ["recall is left out: noise alone"]}
+    run = make_run(figures=metrics() | {"figures": figures})
+    for internal in (True, False):
+        page = Page(write_report(run, internal=internal))
+        assert page.open == []
+        shown = internal or releasable
+        assert ("perplexity of student 31.25 29.5 to 33.25" in page.text) is shown
+        assert ("recall is left out" in page.text) is shown

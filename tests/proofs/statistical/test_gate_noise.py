@@ -12,6 +12,7 @@ from scipy import stats
 
 from rayprivacy.accounting.accountant import total_mu_squared
 from rayprivacy.release import noise
+from rayprivacy.release.figure_vectors import FigureVectors
 from rayprivacy.release.histogram import MAX_CELLS, SCALE, HistogramMechanism, Margins
 from rayprivacy.release.votes import VoteMechanism
 
@@ -19,17 +20,19 @@ VOTES = VoteMechanism(queries=500, candidates=50, teachers=10, sigma=3.0)
 CENTRED, LAPLACE = replace(VOTES, clip=0.1), replace(VOTES, noise="laplace")
 HISTOGRAM = HistogramMechanism(MAX_CELLS, sigma=3.0)
 MARGINS = Margins((600, 400), sigma=3.0)
+FIGURES = FigureVectors(MAX_CELLS, sigma=3.0)
 DECLARED = {  # standard deviations by hand
     VOTES: 3.0 * (math.sqrt(2) * (1 + 1e-6) * SCALE + math.sqrt(50)),
     CENTRED: 3.0 * (0.2 * (1 + 1e-6) * SCALE + math.sqrt(50)),
     LAPLACE: 3.0 * (2 * (1 + 1e-6) * SCALE + 50) * math.sqrt(2),
     HISTOGRAM: 3.0 * SCALE,
     MARGINS: 3.0 * math.sqrt(2) * SCALE,
+    FIGURES: 3.0 * SCALE,
 }
 DRAWS = 25  # of a histogram: 25,000 numbers, as those of the votes
 
-Mechanism = VoteMechanism | HistogramMechanism | Margins
-every = pytest.mark.parametrize("mechanism", DECLARED, ids=["votes", "centred", "laplace", "histogram", "margins"])
+NAMES = ("votes", "centred", "laplace", "histogram", "margins", "figures")
+every = pytest.mark.parametrize("mechanism", DECLARED, ids=NAMES)
 
 
 def _drawn(mechanism, draws=DRAWS):
@@ -127,7 +130,10 @@ def _exceeds_the_claim(mechanism, record, claimed):
     return betrays_more(hits, false, runs, sigma=claimed)
 
 
-@pytest.mark.parametrize(("kind", "cells", "record"), [(HistogramMechanism, 1, [5]), (Margins, (2, 2), [5, 0, 5, 0])])
+KINDS = [(HistogramMechanism, 1, [5]), (Margins, (2, 2), [5, 0, 5, 0]), (FigureVectors, 3, [1e9, 2e9, -3e9])]
+
+
+@pytest.mark.parametrize(("kind", "cells", "record"), KINDS)
 def test_an_attacker_who_knows_all_other_units_sees_no_more_than_claimed(kind, cells, record):
     assert not _exceeds_the_claim(kind(cells, 1.0), record, claimed=1.0)
     assert _exceeds_the_claim(kind(cells, 1.0 / 1.5), record, claimed=1.0)  # 1.5 times too little noise

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from run_directory import metrics
 
 from rayprivacy.reporting.page import write_comparison, write_report
 
@@ -45,8 +46,11 @@ def test_every_page_fits_without_an_error_or_a_request(make_run, tmp_path):
         make_run({"run_request": {"epsilon": each, "delta": 1e-6}}, name=f"run-{each}", audited=each == 8)
         for each in (1, 8)
     ]
-    pages = [*map(write_report, runs), write_comparison(runs, tmp_path / "comparison.html")]
-    sizes = [f"{width} {width} {sections}" for sections in (7, 9, 2) for width in WIDTHS]
+    rows = [{"name": "copied: share of texts with 8 words of synthetic text", "value": 0.125, "interval": [0, 0.25]}]
+    figures = metrics() | {"figures": {"releasable": True, "rows": rows, "left_out": ["recall is left out."]}}
+    shared = write_report(make_run(name="shared", figures=figures), internal=False)
+    pages = [*map(write_report, runs), write_comparison(runs, tmp_path / "comparison.html"), shared]
+    sizes = [f"{width} {width} {sections}" for sections in (7, 9, 2, 7) for width in WIDTHS]
     assert _looked_at(tmp_path, *pages) == (sizes, [], [])
 
 

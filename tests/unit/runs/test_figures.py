@@ -1,0 +1,194 @@
+"""What held-out users hand in for figures that may be published: each by themselves, whatever they wrote."""
+
+import math
+import shutil
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+from small_jobs import small_privacy
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import private_directory
+from rayprivacy.core.keys import Key
+from rayprivacy.core.private import digest_json
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.layout import HOLDOUT
+from rayprivacy.corpus.manifest import write_part
+from rayprivacy.dpsgd.units import Reading, no_context
+from rayprivacy.evaluation.settings import FiguresConfig
+from rayprivacy.evaluation.shown import Layout, Perplexity
+from rayprivacy.generation.codes import Codes, CodesConfig
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.registry import method_named, parse_recipe
+from rayprivacy.models.backbone import load_backbone
+from rayprivacy.release.figure_vectors import FigureVectors
+from rayprivacy.release.votes import SCALE
+from rayprivacy.runs import checks, figures
+from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.figures_plan import FIGURES
+from rayprivacy.runs.method import Output
+from rayprivacy.tuning import trials
+
+SYNTHETIC = ["my cat sat on the mat", "we like soup with bread today", "you go home now", "the dog ate my soup"] * 3
+LABELS = ["pets", "food", "other", "pets"] * 3
+SHOWN: Any = SimpleNamespace(show=lambda *_: None)
+ANN = [("ann", "my cat sat on the mat", "pets"), ("ann", "soup", "food")]
+OTHERS = [*ANN, ("bob", "we like soup with bread today", "food"), ("cyd", "home", None)]
+ADVERSARIES = {
+    "who wrote everything": [("eve", text, "food") for text in SYNTHETIC * 40],
+    "who wrote nothing": [("eve", "", "")],
+    "who wrote no words": [("eve", "\u0000\ud7ff\u202e\u3000", "pets")],
+    "who wrote without end": [("eve", "soup " * 3000, "\u202e on no list")],
+    "who stands first": [("aaa", "bread " * 60, None), ("aaa", "mat", "pets")],
+}
+
+
+def _loss(rows):
+    """Of a model that loses on one user what their label says."""
+    return [float(rows[0]["label"] or 0) if rows[0]["user"] == "loss" else 3.0]
+
+
+@pytest.fixture(scope="module")
+def groups(tiny_backbone):
+    reading = Reading(PrivacyUnit.USER, (), no_context, 12)
+    codes = Codes(CodesConfig(values={"label": ("pets", "food")}), ("label",))
+    return [
+        figures.Group((Perplexity("perplexity of own", 1.0, 8.0),), "", _loss),
+        figures.of_model(Perplexity("perplexity of base", 0.5, 8.0), tiny_backbone, reading),
+        figures.of_texts(SYNTHETIC, FiguresConfig(topics=3)),
+        figures.of_labels(codes, pa.table({"text": SYNTHETIC, "label": LABELS})),
+    ]
+
+
+def _hold_out(rows, folder):
+    """Write rows of user, text and label as those of held-out users."""
+    kinds = {"shard": pa.int32(), "user": pa.string(), "record": pa.int32(), "text": pa.large_string()}
+    kinds["label"] = pa.string()
+    made = [(-1, user, at, text, label) for at, (user, text, label) in enumerate(sorted(rows, key=lambda row: row[0]))]
+    columns = zip(*made, strict=True) if made else [[] for _ in kinds]
+    arrays = [pa.array(list(column), kind) for column, kind in zip(columns, kinds.values(), strict=True)]
+    write_part(pa.table(arrays, schema=pa.schema(kinds)), HOLDOUT, Key.for_tests(), folder)
+
+
+@pytest.fixture
+def sums_of(tmp_path, groups):
+    """The sums of some held-out rows, as a run computes them."""
+    layout = Layout(tuple(part for group in groups for part in group.parts))
+    run: Any = SimpleNamespace(private=lambda _: tmp_path)
+
+    def of(rows, unit=PrivacyUnit.USER):
+        _hold_out(rows, tmp_path)
+        mechanism = FigureVectors(layout.cells, 3.0, unit)
+        return mechanism.check(figures.figure_sums(run, groups, layout, mechanism, lambda _: None).reveal())
+
+    return of
+
+
+@pytest.mark.parametrize("more", ADVERSARIES.values(), ids=ADVERSARIES)
+def test_one_more_user_adds_their_own_bounded_vector_and_changes_nobody_elses(sums_of, more):
+    moved = sums_of(OTHERS + more) - sums_of(OTHERS)
+    assert np.array_equal(moved, sums_of(more))
+    assert 0 < sum(step * step for step in moved.tolist()) <= SCALE**2
+
+
+@pytest.mark.parametrize("loss", ["nan", "inf", "-inf", "1e300", "-1e300"])
+def test_no_loss_moves_the_sums_further(sums_of, loss):
+    moved = sums_of([*OTHERS, ("loss", "soup", loss)]) - sums_of(OTHERS)
+    assert sum(step * step for step in moved.tolist()) <= SCALE**2
+    assert bool(moved[1] < 0) is (loss == "-1e300"), "what is no number counts as the bound"
+
+
+def test_users_count_once_and_records_each(sums_of):
+    once = sums_of(ANN)[0]
+    assert sums_of([*ANN, *ANN[:1] * 5])[0] == once
+    assert sums_of(OTHERS)[0] == 3 * once
+    assert sums_of(OTHERS, PrivacyUnit.RECORD)[0] == 4 * once
+    assert not sums_of([]).any()
+
+
+def test_values_are_those_of_the_unit(groups):
+    _, model, texts, labels = groups
+    rows = [{"user": "ann", "text": text, "label": label} for text, label in zip(SYNTHETIC, LABELS, strict=True)]
+    lengths, topics, recalled, copied = texts.values(rows)
+    assert (lengths.sum(), topics.sum(), recalled) == (12, 12, 1.0), "synthetic text is its own neighbour"
+    assert copied == 0.0, "no text has eight words"
+    long = "my cat sat on the mat we like soup with bread"
+    copied = figures.of_texts([long], FiguresConfig(of=("copied",)))
+    assert copied.values([{"text": f"so {long} now"}, {"text": "soup"}]) == [0.5]
+    assert labels.values(rows) == [1.0]
+    assert labels.values([{"text": "soup", "label": "none of the list"}]) in ([0.0], [1.0])
+    assert 0 < model.values(rows[:1])[0] < math.log(400) + 3
+    assert model.values(rows[:2])[0] == pytest.approx(model.values(rows[:2] * 3)[0], rel=1e-5), "a mean over tokens"
+
+
+def test_neighbours_differ_in_the_noisy_numbers_and_in_nothing_else_that_is_public(tmp_path, tiny_base):
+    """A corpus, and one with one more held-out user, from the shards to the figures, under one model and one text."""
+    found, files = [], []
+    privacy = small_privacy(tmp_path) | {"epsilon": 3000.0}
+    recipe = _recipe(privacy=privacy, model={"base": str(tiny_base), "dtype": "float32"}, figures={"share": 0.5})
+    plan = method_named("generator").planned(recipe)
+    for number, rows in enumerate((OTHERS, OTHERS + ADVERSARIES["who wrote everything"])):
+        ledger = Ledger.open(f"sqlite:///{tmp_path}/{number}.db")
+        ledger.ensure_account("talk", PrivacyUnit.USER, plan.protection.relation, recipe.privacy.budget, "zcdp")
+        run = Run.open(tmp_path / f"out-{number}", recipe, resume=False, console=Console(quiet=True))
+        context = RunContext(run, plan, lambda ledger=ledger: ledger, Key.for_tests(), SHOWN)
+        context.corpus = SimpleNamespace(corpus_digest=lambda _, n=number: digest_json(n))  # type: ignore[assignment]
+        context.base = load_backbone(recipe.model)
+        shutil.copytree(tiny_base, run.root / "model")
+        pq.write_table(pa.table({"text": SYNTHETIC}), run.root / "synthetic.parquet")
+        private_directory(run.private("shards"))
+        _hold_out(rows, run.private("shards"))
+        found.append(figures.figures_of(context, method_named("generator"), Output()))
+        files.append({str(path.relative_to(run.root)) for path in run.root.rglob("*") if "private" not in path.parts})
+    numbers = [[(row.pop("value"), row.pop("interval")) for row in each["rows"]] for each in found]
+    assert found[0] == found[1]
+    assert found[0]["rows"]
+    assert [each[0][0] for each in numbers] == [3, 4], "the noise is next to nothing"
+    assert all(ours != theirs for ours, theirs in zip(*numbers, strict=True)), "and there even in intervals"
+    assert files[0] == files[1]
+
+
+def _recipe(method="generator", **blocks):
+    training = {"training": {"noise_multiplier": 3.0}} if method in ("generator", "edp_sgd", "domain_private") else {}
+    return parse_recipe({"method": method, **training, "figures": {}} | blocks)
+
+
+def test_the_plan_pays_a_share_of_the_budget_and_the_rest_fits_beside_it():
+    votes = {"votes": {"queries": 40, "clip": 0.2}}
+    with_them, without = _recipe("seqpate", **votes), parse_recipe({"method": "seqpate", **votes})
+    plan, other = (method_named("seqpate").planned(recipe) for recipe in (with_them, without))
+    ours, theirs = (each.stage("release gate").mechanism.sigma for each in (plan, other))
+    assert plan.stage(FIGURES).mechanism.sigma ** -2 == pytest.approx(0.05 * 40 * theirs**-2, rel=1e-3)
+    assert ours / theirs == pytest.approx(1 / math.sqrt(0.95), rel=1e-3)
+    assert any("Noisy sums over all held-out users" in said for said in plan.assumptions)
+    assert with_them.release_id != without.release_id
+
+
+@pytest.mark.parametrize("method", ["santext", "edp_sgd", "domain_private"])
+def test_a_method_without_such_figures_refuses_the_key(method):
+    recipe = _recipe(method, **({"sanitize": {"words": 500}} if method == "santext" else {}))
+    with pytest.raises(ConfigError, match=rf"^'figures' is set and method '{method}' has no figures .*: remove it\.$"):
+        method_named(method).planned(recipe)
+
+
+def test_figures_want_held_out_users_and_no_phrases():
+    recipe = _recipe(corpus={"holdout": 0.0})
+    plan = method_named("generator").planned(recipe)
+    with pytest.raises(ConfigError, match=r"^corpus\.holdout is 0, and 'figures' are measured on held-out users"):
+        checks.check_recipe(method_named("generator"), recipe, plan)
+    checks.check_recipe(method_named("generator"), recipe, plan, measured=False)  # of a shadow model
+    with pytest.raises(ConfigError, match=r"privacy\.unit is 'phrase', and 'figures' are of users: remove 'figures'"):
+        _recipe("seqpate", privacy={"unit": "phrase"}, corpus={"phrases": "list.txt", "max_shards_per_phrase": 2})
+
+
+def test_a_search_takes_no_figures(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("method: generator\nfigures: {}\n")
+    space: Any = SimpleNamespace(recipe=str(tmp_path / "recipe.yaml"), fixed={})
+    with pytest.raises(ConfigError, match=r"^'recipe' names a recipe with a 'figures' block.*: take the block out"):
+        trials._recipe(space)
