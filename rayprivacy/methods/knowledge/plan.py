@@ -57,9 +57,10 @@ class Counts(Block):
         shares, budget = shares_of(config), privacy.budget
 
         def made(sigma: float) -> dict[str, ThresholdedCounts]:
-            most, delta = {NAMES: config.names.most}, _OF_DELTA * privacy.delta / len(shares)
+            most = {stage: config.names.most if stage == NAMES else config.answers.most for stage in shares}
+            delta = _OF_DELTA * privacy.delta / len(shares)
             return {
-                stage: ThresholdedCounts(most.get(stage, config.answers.most), sigma / math.sqrt(share), delta)
+                stage: ThresholdedCounts(most[stage], sigma / math.sqrt(share), delta)
                 for stage, share in shares.items()
             }
 
