@@ -56,7 +56,7 @@ def test_figures_are_near_the_internal_ones_and_only_they_are_shown(generator):
     distances = {"lengths: total variation", "topics: total variation"}
     assert {*rows} == {"perplexity of base", "perplexity of generator", *distances, "recall", words, accuracy}
     for name in ("base", "generator"):  # the internal one weighs tokens alike, and this one users
-        assert rows[f"perplexity of {name}"]["value"] == pytest.approx(internal[name], rel=0.02)
+        assert rows[f"perplexity of {name}"]["value"] == pytest.approx(internal[name], rel=0.08)
     assert all(row["interval"][0] <= row["value"] <= row["interval"][1] for row in rows.values())
     synthetic = pq.read_table(generator.folder / "out" / "synthetic.parquet")["text"].to_pylist()
     assert rows["lengths: total variation"]["value"] == pytest.approx(_lengths(synthetic), abs=0.03)
@@ -66,7 +66,8 @@ def test_figures_are_near_the_internal_ones_and_only_they_are_shown(generator):
     value = "{:.4g}".format(rows["perplexity of generator"]["value"])
     for name in PUBLIC[:5]:
         assert value in written[name], name
-    private = {f"{n:.6g}" for n in _numbers([metrics["heldout"], metrics["timings_s"]]) if len(f"{n:.6g}") > 5}
+    private = {f"{n:.{digits}}" for n in internal.values() for digits in ("2f", "6g", "17g")}
+    private |= {f"{n:.6g}" for n in _numbers(metrics["timings_s"]) if len(f"{n:.6g}") > 5}
     found = {name: private & {*re.findall(r"[\d.]+", text)} for name, text in written.items() if name != "run.log"}
     assert not any(found.values()), found
     assert not any("user-" in text for text in written.values())
