@@ -100,7 +100,7 @@ def test_a_profile_says_what_many_users_share_and_nothing_of_one(bench, capsys, 
     for name, text in (*_outside(root).items(), ("console", said), ("ledger", ledger)):
         assert MARK not in text, name
     certificate = rp.Result(root).certificate
-    assert [stage.name for stage in certificate.stages] == [COUNTS, KEYWORDS, "all stages together"]
+    assert [stage["name"] for stage in certificate.stages] == [COUNTS, KEYWORDS, "all stages together"]
     assert certificate.run_request.epsilon == 50
     assert bench.charges("whole") == ["committed"] * 2
     assert rp.evidence(root)
