@@ -6,6 +6,7 @@ import signal
 
 import pyarrow.parquet as pq
 import pytest
+import ray
 import yaml
 from commands import command
 from question_sets import write_set, write_space
@@ -17,6 +18,8 @@ from rayprivacy.runs.files import overridden
 pytest.importorskip("bm25s")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("local_ray")]
 KILL = """
+import ray
+ray.init(address={!r}, log_to_driver=False)  # lives on, as it does on a cluster
 from rayprivacy.tuning.search import RecipeSearch
 real, ended = RecipeSearch.on_trial_complete, []
 def dying(*given, **more):
@@ -79,7 +82,7 @@ def test_trials_side_by_side_find_the_same(place):
 def test_a_killed_search_goes_on_and_one_of_other_questions_does_not(place):
     folder, _ = place
     words = ["tune", str(write_space(folder)), "--out", "killed"]
-    killed = run_command(words, folder, KILL)
+    killed = run_command(words, folder, KILL.format(ray.get_runtime_context().gcs_address))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not (folder / "killed" / "best.yaml").exists()
     done = command([*words, "--resume"], folder)
