@@ -11,6 +11,7 @@ from typing import Any
 from rayprivacy.core.files import SHARED, write_atomic
 from rayprivacy.models.quiet import no_progress_bars
 
+SHARD = "5GB"  # of a file of weights, at most
 CARD = """---
 library_name: transformers
 tags: [differential-privacy, synthetic-text]
@@ -35,7 +36,7 @@ def save_model(model: Any, tokenizer: Any, out: Path, release: str, how: str) ->
     scratch = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(scratch, ignore_errors=True)
     with no_progress_bars():
-        model.save_pretrained(scratch)
+        model.save_pretrained(scratch, max_shard_size=SHARD)
         tokenizer.save_pretrained(scratch)
     write_card(scratch, release, how, model)
     shutil.rmtree(out, ignore_errors=True)

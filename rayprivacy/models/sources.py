@@ -74,6 +74,17 @@ def resolve_base(base: str) -> str:
     return base
 
 
+def for_another_process(base: str) -> str:
+    """The base as a process with another working directory names it: a path in full; other names stay.
+
+    >>> for_another_process("smollm2-135m"), for_another_process("./models/../gpt2.gguf").startswith("/")
+    ('smollm2-135m', True)
+    """
+    path = Path(os.path.expanduser(base))
+    here = path.suffix == ".gguf" or path.is_dir()
+    return str(path.resolve()) if here and base not in (MINILM, *_PYPI_MODELS) else base
+
+
 def check_files(base: str, folder: Path) -> None:
     """Refuse a folder with an adapter in place of a model, or with files that were not fetched."""
     if (folder / "adapter_config.json").is_file():

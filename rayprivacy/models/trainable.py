@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -31,16 +31,29 @@ START_SEED = 0  # public: every run starts from the same matrices
 
 
 def trainable(backbone: Backbone, config: AdapterConfig) -> Any:
-    """A copy of the base whose trainable parameters, float32, are those the adapter says."""
-    model = copy.deepcopy(backbone.model)
+    """A copy of the base whose trainable parameters, float32, are those the adapter says; the others are the base's."""
+    model = _sharing(backbone.model)
     model.config.use_cache = False
     _without_dropout(model)
     if config.kind == "full":
-        model = model.float().requires_grad_(True)
+        model = _in_float32(model).requires_grad_(True)
         for part in getattr(model, "frozen_parts", ()):  # of a tagger
             part.requires_grad_(False)
         return model
     return _with_lora(model, config)
+
+
+def _sharing(model: Any) -> Any:
+    """A copy with modules of its own, whose weights lie where the model's do: those of a file, once for a machine."""
+    weights = {id(each): torch.nn.Parameter(each.detach(), each.requires_grad) for each in model.parameters()}
+    return copy.deepcopy(model, weights)
+
+
+def _in_float32(module: torch.nn.Module) -> torch.nn.Module:
+    """The module with weights of its own in float32."""
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(torch.float32, copy=True)
+    return module.float()  # what is no weight, too
 
 
 def _with_lora(model: Any, config: AdapterConfig) -> Any:
@@ -58,7 +71,7 @@ def _with_lora(model: Any, config: AdapterConfig) -> Any:
     )
     found = adapted(model, lora)
     for head in getattr(model, "heads", ()):  # of a tagger, whose heads are new
-        head.float().requires_grad_(True)
+        _in_float32(head).requires_grad_(True)
     return found
 
 
@@ -105,15 +118,19 @@ def checkpointed(model: Any) -> Any:
 
 
 def merged(model: Any, backbone: Backbone) -> Any:
-    """An ordinary Hugging Face model in the base's number format, with LoRA matrices added to its weights."""
-    plain = copy.deepcopy(model)
-    if hasattr(plain, "merge_and_unload"):
-        for layer in [each for each in plain.modules() if isinstance(each, BaseTunerLayer)]:
-            cast(torch.nn.Module, layer).float()  # in which matrices are added; other weights stay what they are
-        plain = plain.merge_and_unload()
-    plain.eval().requires_grad_(False)
+    """An ordinary Hugging Face model in the base's number format, with LoRA matrices added to its weights.
+
+    What was not trained stays where it is, and one layer at a time is added up, in float32.
+    """
+    plain, dtype = _sharing(model), backbone.model.dtype
+    for layer in [each for each in plain.modules() if isinstance(each, BaseTunerLayer)]:
+        weights = _in_float32(layer.get_base_layer())
+        layer.merge()
+        weights.to(dtype)
+    plain = plain.unload() if hasattr(plain, "unload") else plain
     for parameter in plain.parameters():  # not what is computed anew on loading, such as frequencies of positions
-        parameter.data = parameter.data.to(backbone.model.dtype)
+        parameter.data = parameter.data.to(dtype, copy=parameter.requires_grad)
+    plain.eval().requires_grad_(False)
     plain.config.use_cache = True
     return plain
 

@@ -31,6 +31,7 @@ from rayprivacy.corpus.verify import verify_with_ray
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.models.sources import for_another_process
 from rayprivacy.release.files import FileRelease, release_file
 from rayprivacy.release.gate import Asked, Gate, VoteManifest, input_digest
 from rayprivacy.release.histogram import HistogramMechanism, Margins
@@ -156,7 +157,8 @@ class RunContext(Generic[R]):
     @property
     def model(self) -> ModelConfig:
         """How other processes load the public model that the run stands on."""
-        return self.pretrained.config if self.pretrained else self.recipe.model
+        model = self.pretrained.config if self.pretrained else self.recipe.model
+        return model.model_copy(update={"base": for_another_process(model.base)})
 
     @property
     def model_version(self) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import json
 import signal
 from itertools import product
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,7 +38,9 @@ def job(tmp_path, tiny_base, local_ray):
     training = {"sampling_rate": 0.4, "expected_batch": 10, "steps": 8, "chunk": 2, "max_tokens": 24}
     sizes = {"generation": {"texts": 6, "max_tokens": 10}, "resources": {"cpus": 1, "actors": 1}}
     privacy = {"corpus": "talks", "epsilon": 8.0}
-    return job_of(tmp_path, tiny_base, method="domain_private", privacy=privacy, training=training, **text, **sizes)
+    (tmp_path / "base").symlink_to(tiny_base)
+    own = Path("base")  # of the folder that the command is called in; workers stand in another
+    return job_of(tmp_path, own, method="domain_private", privacy=privacy, training=training, **text, **sizes)
 
 
 def _open_plain_account(job):

@@ -13,7 +13,7 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd import worker
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.save import save_model
-from rayprivacy.models.settings import AdapterConfig
+from rayprivacy.models.settings import AdapterConfig, ModelConfig
 from rayprivacy.models.sources import glove
 from rayprivacy.models.trainable import checkpointed, merged, repeatable, trainable
 from rayprivacy.tagging import bilstm
@@ -53,6 +53,33 @@ def test_full_trains_every_weight_and_leaves_the_base_alone(tiny_backbone):
     with torch.no_grad():
         next(model.parameters()).add_(1.0)
     assert not torch.equal(next(model.parameters()), next(tiny_backbone.model.parameters()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_what_is_not_trained_lies_where_the_base_has_it_and_nothing_moves_it(kind, dtype, tiny_base):
+    backbone = load_backbone(ModelConfig(base=str(tiny_base), dtype=str(dtype).removeprefix("torch.")))
+    held = {name: each.clone() for name, each in backbone.model.state_dict().items()}
+    model = trainable(backbone, AdapterConfig(kind=kind))
+    trained = [each for each in model.parameters() if each.requires_grad]
+    assert not _places(trained) & _places(backbone.model.parameters())
+    if kind == "lora":
+        assert _places(backbone.model.parameters()) <= _places(model.parameters())
+    with torch.no_grad():
+        for each in trained:
+            each.add_(0.5)
+    moved = [each.clone() for each in trained]
+    plain = merged(model, backbone)
+    assert not _places(trained) & _places(plain.parameters())
+    assert any(not torch.equal(held[name], each) for name, each in plain.state_dict().items())
+    model.to(torch.float64)  # as a move to another device does it
+    assert {name: each.dtype for name, each in backbone.model.state_dict().items()} == dict.fromkeys(held, dtype)
+    assert all(torch.equal(held[name], each) for name, each in backbone.model.state_dict().items())
+    assert all(torch.equal(own.float(), each) for own, each in zip(trained, moved, strict=True))
+
+
+def _places(weights):
+    return {each.data_ptr() for each in weights}
 
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
