@@ -119,6 +119,7 @@ class Bench:
     work: Path
     steps: int
     seed: int
+    many: int = MANY
 
     @property
     def known(self) -> Phrases:
@@ -160,7 +161,7 @@ class Bench:
                 (row, asked(PREDICT, text, writer.documents, asker.max_tokens)) for row, text in enumerate(texts)
             ]
             drawing = SamplingConfig(max_tokens=asker.question_tokens, top_p=1.0)
-            draws = writer("draws", [each for each in prompts for _ in range(MANY)], drawing)
+            draws = writer("draws", [each for each in prompts for _ in range(self.many)], drawing)
             phrases = likeliest(draws, len(texts), self.known, MOST)
         else:
             phrases = predicted(writer, texts, asker, settings, known) if known else []
@@ -329,12 +330,14 @@ def table(data: Path, seeds: Sequence[int], words: Sequence[str]) -> dict[str, A
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--evidences", type=int, default=150)
     parser.add_argument("--steps", type=int, default=84)
+    parser.add_argument("--many", type=int, default=MANY, help="sets that are drawn to know the likeliest phrases")
     parser.add_argument("--asked", type=Path)
     given = parser.parse_args(words)
     given.work.mkdir(parents=True, exist_ok=True)
     backbone, reading = load_backbone(ModelConfig()), Reading(qve.sets(data))
     benches = [
-        Bench(sets(data, given.evidences, seed), backbone, given.work.absolute(), given.steps, seed) for seed in seeds
+        Bench(sets(data, given.evidences, seed), backbone, given.work.absolute(), given.steps, seed, given.many)
+        for seed in seeds
     ]
     pairs, evidence = sorted(benches[0].found.pairs), [text for bench in benches for text in bench.found.evidence]
     binary = relevance(pairs, benches[0].known, evidence, reading.sets.vectors, MOST)
@@ -347,7 +350,7 @@ def table(data: Path, seeds: Sequence[int], words: Sequence[str]) -> dict[str, A
     every = [row for own in rows for row in own]
     return {
         "system": "cliniqg",
-        "settings": vars(given) | {"work": None, "asked": None, "seeds": [*seeds], "pairs": len(public), "many": MANY},
+        "settings": vars(given) | {"work": None, "asked": None, "seeds": [*seeds], "pairs": len(public)},
         "means": means([row for own in shown for row in own]),
         "recall": means([_bare(row) for row in every if row["arm"].startswith("recall: ")]),
         "claims": asking(every, divergences(told, public)),
