@@ -34,6 +34,9 @@ from rayprivacy.methods.generator import method as generator
 from rayprivacy.methods.knowledge import counting
 from rayprivacy.methods.knowledge import method as knowledge
 from rayprivacy.methods.knowledge import plan as planned
+from rayprivacy.methods.profile import cells
+from rayprivacy.methods.profile import counting as profile_counting
+from rayprivacy.methods.profile import method as profile
 from rayprivacy.methods.registry import method_of, parse_recipe
 from rayprivacy.methods.santext import method as santext
 from rayprivacy.methods.seqpate import method as seqpate
@@ -224,6 +227,19 @@ def answers_counted(desk, changed, bit):
     return str(recipe.release_id)
 
 
+def users_counted(desk, changed, bit):
+    """A profile by cells that are cut in another way, or of tokens of another kind."""
+    recipe = desk.recipe(method="profile", profile={"keywords": 0})
+    desk.patch.setattr(cells, "RULES", "others" if changed == "rules" else "these")
+    desk.patch.setattr(profile_counting, "tokenizer_of", lambda _: SimpleNamespace(get_vocab=lambda: {changed: 1}))
+    context = desk.context(recipe)
+    sums = np.full(context.plan.charged[0].mechanism.cells, 9 * SCALE, np.int64)
+    sums[0] += bit
+    desk.patch.setattr(profile, "count_users", lambda *_: (Private(sums), Private({})))
+    profile.run(context)
+    return str(recipe.release_id)
+
+
 CASES: dict[str, tuple[Callable[[Desk, str, int], str], str]] = {  # and what changes a question
     "methods/generator/method.py _shares": (label_shares, "values"),
     "blocks/match.py match_texts": (match_votes, "candidates model"),
@@ -232,6 +248,7 @@ CASES: dict[str, tuple[Callable[[Desk, str, int], str], str]] = {  # and what ch
     "runs/figures.py figures_of": (shown_figures, "weights text bound"),
     "methods/santext/method.py run": (sanitised_file, "vocabulary"),
     "methods/knowledge/method.py _released": (answers_counted, "words stems names settled"),
+    "methods/profile/method.py run": (users_counted, "rules tokens"),
 }
 CHANGES = [(caller, changed) for caller, (_, changes) in CASES.items() for changed in changes.split()]
 
