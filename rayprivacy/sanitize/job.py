@@ -2,9 +2,10 @@
 
     part files (private) -> tasks: keyed draws -> a block for each part (private until charged) -> one file
 
-A block is named by the release's inputs and written whole, so a killed run does again only what it had not finished,
-with the same coins. Only part numbers travel; texts are read, and blocks written, where the work is done. Rows of the
-file are in the order of their keyed ids, which says nothing about users, parts or the corpus's own order.
+A block is named by the release's inputs and the number of parts, and written whole, so a killed run does again only
+what it had not finished, with the same coins. Only part numbers travel; texts are read, and blocks written, where the
+work is done. Rows of the file are in the order of their keyed ids, which says nothing about users, parts or the
+corpus's own order.
 """
 
 from collections.abc import Iterator

@@ -77,7 +77,7 @@ def _job(context: Context, found: mechanisms.Planned, inputs: str) -> SanitiseJo
         shards=context.shards,
         key_path=context.key_path,
         release=(recipe.privacy.account, recipe.release_id, inputs),
-        folder=context.run.private("sanitised") / inputs[:16],
+        folder=context.run.private("sanitised") / f"{inputs[:16]}-{context.plan.parts}",
     )
 
 
