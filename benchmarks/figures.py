@@ -6,7 +6,7 @@
 Users of the public chat data of the quickstart (pip install chitchat-dataset): half of them play the held-out ones, and
 texts of the others the synthetic ones, so that distances are small, which is where noise shows most. The model is the
 base, SmolLM2-135M. What each user hands in is measured once, and kept in `--values`. Then, for a number of held-out
-users, so many are drawn with replacement, and noise with them, 400 times, as `runs.figures` would release them.
+users, so many are drawn with replacement, and noise with them, 200 times, as `runs.figures` would release them.
 
 `shown` is the share of draws in which a figure is not left out. Of these, `near` is the share in which a perplexity is
 within 5% of the one without noise, or another figure within 0.05, and `held` how often the interval holds the one
@@ -37,7 +37,7 @@ from rayprivacy.release.figure_vectors import FigureVectors
 from rayprivacy.runs.figures import OTHER, OWN, of_model, of_texts
 
 RESULT = Path("benchmarks/results/figures.json")
-RECORDS, TOKENS, MOST, DRAWS = 8, 32, 8.0, 400
+RECORDS, TOKENS, MOST, DRAWS = 8, 32, 8.0, 200
 FIGURES: tuple[FigureName, ...] = ("lengths", "topics", "recall", "copied")
 
 

@@ -20,7 +20,8 @@ without noise. How other users would score is not in them.
   again from a public seed: the interval reaches to what 95% of the draws stay below.
 
 A figure is left out where its interval is wider than a public bound: then it would say more about the noise than about
-the text. That is decided by the noisy sums alone.
+the text. That is decided by the noisy sums alone, and so by noise, too: the intervals of figures that only noise has
+brought above the bound hold less often.
 
 >>> layout = Layout((Mean("copied", 1.0),))
 >>> vector = layout.vector([0.25])
