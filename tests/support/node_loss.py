@@ -65,16 +65,12 @@ class Nodes:
             self._other = self._cluster.add_node(num_cpus=self._cpus)
         return str(self._other.node_id)
 
-    def workers(self) -> list[psutil.Process]:
-        """The processes of the node beside the head."""
-        (raylet,) = self._other.all_processes["raylet"]
-        return psutil.Process(raylet.process.pid).children(recursive=True)
-
     def lose(self) -> None:
         """Kill every process of the node beside the head, if there is one; workers outlive their raylet a little."""
         if self._other is None:
             return
-        workers = self.workers()
+        (raylet,) = self._other.all_processes["raylet"]
+        workers = psutil.Process(raylet.process.pid).children(recursive=True)
         self._cluster.remove_node(self._other, allow_graceful=False)
         self._other = None
         for worker in workers:
