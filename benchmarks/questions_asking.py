@@ -120,6 +120,7 @@ class Bench:
     steps: int
     seed: int
     many: int = MANY
+    arms: Sequence[str] = tuple(ARMS)
 
     @property
     def known(self) -> Phrases:
@@ -280,7 +281,7 @@ def of_seed(
     """Figures of each arm, rows for claims, and the questions."""
     found, seed, count = bench.found, bench.seed, len(bench.found.evidence)
     public = [question for _, question in found.pairs]
-    arms = {name: bench.arm(name) for name in ARMS}
+    arms = {name: bench.arm(name) for name in bench.arms}
     told = {name: own for name, (_, own) in arms.items()}
     told["people"] = [(number, "", question) for number, own in enumerate(found.people) for question in own]
     drawn = told["qpp drawn"]
@@ -331,12 +332,21 @@ def table(data: Path, seeds: Sequence[int], words: Sequence[str]) -> dict[str, A
     parser.add_argument("--evidences", type=int, default=150)
     parser.add_argument("--steps", type=int, default=84)
     parser.add_argument("--many", type=int, default=MANY, help="sets that are drawn to know the likeliest phrases")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=[*ARMS], help="with `qpp drawn` among them")
     parser.add_argument("--asked", type=Path)
     given = parser.parse_args(words)
     given.work.mkdir(parents=True, exist_ok=True)
     backbone, reading = load_backbone(ModelConfig()), Reading(qve.sets(data))
     benches = [
-        Bench(sets(data, given.evidences, seed), backbone, given.work.absolute(), given.steps, seed, given.many)
+        Bench(
+            sets(data, given.evidences, seed),
+            backbone,
+            given.work.absolute(),
+            given.steps,
+            seed,
+            given.many,
+            given.arms,
+        )
         for seed in seeds
     ]
     pairs, evidence = sorted(benches[0].found.pairs), [text for bench in benches for text in bench.found.evidence]

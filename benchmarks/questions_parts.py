@@ -134,7 +134,7 @@ def cpu(call: Callable[[], Any]) -> float:
 
 def asking(bench: Bench) -> dict[str, Any]:
     """Questions by one actor, some and then all, beside the same prompts in this process."""
-    few, most = bench.size(64, 64), bench.size(320, 128)
+    few, most = 64, bench.size(256, 128)
     engine = best_engine_for(ModelConfig().base)
     with scratch(bench) as work, ray_session(LOCAL):
         torch.set_num_threads(1)
