@@ -32,6 +32,15 @@ def show_claim(certificate: Certificate, sentence: str = "") -> None:
         console.print(line, highlight=False)
 
 
+def central_claim(certificate: Certificate) -> str:
+    """What a run asked for, and the cap of its account."""
+    asked = certificate.run_request
+    return (
+        f"\n{certificate.kind}: epsilon = {asked.epsilon:g}, delta = {asked.delta:g}, unit = {certificate.unit}"
+        f" ({certificate.relation}); account cap: epsilon = {certificate.epsilon:g}"
+    )
+
+
 def show_files(files: Iterable[tuple[str, str | Path]]) -> None:
     """Print where files are, one in a line."""
     for label, path in files:

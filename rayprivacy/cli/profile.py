@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 
 from rayprivacy import api
-from rayprivacy.cli.options import AccountName, LedgerUrl, Overrides, show_claim, show_files
+from rayprivacy.cli.options import AccountName, LedgerUrl, Overrides, central_claim, show_claim, show_files
 from rayprivacy.core.console import WholeTable
 
 app = typer.Typer()
@@ -58,6 +58,6 @@ def profile(
     for row in first.rows:
         shown.add_row(*row)
     Console().print(shown)
-    show_claim(done.certificate)
+    show_claim(done.certificate, central_claim(done.certificate))
     files = (("profile", "profile.json"), ("page to share", "report-public.html"), ("certificate", "certificate.md"))
     show_files((name, f"{out.rstrip('/')}/{file}") for name, file in files)

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from rayprivacy import api
-from rayprivacy.cli.options import Overrides, RecipeFile, WorkFolder, show_claim, show_files
+from rayprivacy.cli.options import Overrides, RecipeFile, WorkFolder, central_claim, show_claim, show_files
 from rayprivacy.core.console import WholeTable
 from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.files import Json, at_home, read_json
@@ -113,19 +113,15 @@ def run(
 
 
 def _summary(out: str, certificate: Certificate, heldout: Json, card: Card) -> None:
-    request = certificate.run_request
-    show_claim(
-        certificate,
-        f"\n{certificate.kind}: epsilon = {request.epsilon:g}, delta = {request.delta:g}, unit = {certificate.unit} "
-        f"({certificate.relation}); account cap: epsilon = {certificate.epsilon:g}",
-    )
+    show_claim(certificate, central_claim(certificate))
     if "perplexity" in heldout:
         Console().print(_perplexities(heldout))
     if "semantic_error_rate" in heldout:
         Console().print(_errors(heldout))
     name = card.texts or card.released_files[0]
     released = ("synthetic text" if card.texts else name.partition(".")[0], name)
-    files = (released, ("certificate", "certificate.md"), ("report", "report.html"))
+    beside = ((Path(each).stem, each) for each in card.beside)
+    files = (released, *beside, ("certificate", "certificate.md"), ("report", "report.html"))
     show_files((label, f"{out.rstrip('/')}/{name}") for label, name in files)
 
 
