@@ -81,7 +81,7 @@ def for_another_process(base: str) -> str:
     ('smollm2-135m', True)
     """
     path = Path(os.path.expanduser(base))
-    here = path.suffix == ".gguf" or path.is_dir()
+    here = path.suffix == ".gguf" or (path / "config.json").is_file()  # not any folder that is called like a model
     return str(path.resolve()) if here and base not in (MINILM, *_PYPI_MODELS) else base
 
 

@@ -129,4 +129,8 @@ def test_other_methods_release_them_too(name, tmp_path, tiny_base, local_ray):
     names = [row["name"] for row in shown["rows"]] + shown["left_out"]
     assert names
     assert any(label.startswith("Released with noise") for label in certificate["figures"])
+    rp.run(rp.load_recipe(data), tmp_path / "out", console=Console(quiet=True))
+    again = [json.loads((tmp_path / "out" / f"{each}.json").read_text()) for each in ("metrics", "certificate")]
+    assert again[0]["figures"] == shown
+    assert again[1]["ledger_head"] == certificate["ledger_head"], "nothing was charged again"
     assert not re.search("nan|inf", json.dumps(shown["rows"]))
