@@ -2,13 +2,15 @@
 
     ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 python benchmarks/rows.py --json
     python benchmarks/rows.py --recipe jobs/generator/europarl.yaml --source runs/europarl/private.parquet --json
+    python benchmarks/rows.py --recipe jobs/question_answering/squad.yaml --kinds lora --units 24 --rounds 2 --json
 
 The corpus, the base, the adapter and the coins are those of the recipe; one step of it is computed by each arm in turn,
 without noise and optimizer, with one thread. `ordinary` is a backward pass over the packed rows that all layers
-compute, without clipping; `rows` clips units in these rows; `new` computes the states below the first trained layer for
-all of the step's documents, and `states` clips rows that have them; `batches` is the form of 0.6.0 before there were
-rows: a padded batch for each shape of unit. `run` is a step of the whole run on the mean: states are computed for the
-documents that no earlier step has read, which the coins of all steps tell. Ratios are medians over paired rounds.
+compute, without clipping; `rows` clips units in these rows, and `short`, where texts are long, in rows of 256 tokens;
+`new` computes the states below the first trained layer for all of the step's documents, and `states` clips rows that
+have them; `batches` is the form of 0.6.0 before there were rows: a padded batch for each shape of unit. `run` is a step
+of the whole run on the mean: states are computed for the documents that no earlier step has read, which the coins of
+all steps tell. Ratios are medians over paired rounds.
 """
 
 import argparse
@@ -31,9 +33,9 @@ from rayprivacy.dpsgd.clipping import BookKeeping, Clipping
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.dpsgd.lower_layers import LowerLayers
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
+from rayprivacy.dpsgd.settings import CPU_BATCH_TOKENS
 from rayprivacy.dpsgd.units import documents_of
-from rayprivacy.methods.generator.method import reading_of
-from rayprivacy.methods.registry import load_recipe
+from rayprivacy.methods.registry import load_recipe, method_of
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.packing import can_be_packed, unpacked
 from rayprivacy.models.settings import AdapterConfig
@@ -54,7 +56,7 @@ def main() -> None:
         "machine": platform.machine(), "torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability(),
         "recipe": arguments.recipe.name, "dtype": arguments.dtype, "rounds": arguments.rounds,
     }  # fmt: skip
-    for kind in ("lora", "full"):
+    for kind in arguments.kinds:
         adapter = recipe.adapter if kind == "lora" else AdapterConfig(kind="full")
         found[kind] = _figures(recipe, backbone, adapter, sampler, arguments)
     print(json.dumps(found, indent=1) if arguments.json else found)
@@ -67,6 +69,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--units", type=int, default=110, help="users of the step that is timed, at most")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kinds", nargs="+", choices=("lora", "full"), default=("lora", "full"))
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
@@ -79,14 +82,14 @@ def _sampler(recipe: Any, backbone: Any) -> PoissonSampler:
             own = held.setdefault(str(row["user"]), [])
             if len(own) < recipe.corpus.max_records_per_user:
                 own.append(row)
-    every = documents_of([row for own in held.values() for row in own], backbone, reading_of(recipe))
+    every = documents_of([row for own in held.values() for row in own], backbone, method_of(recipe).reads(recipe))
     documents = iter(every)
     units = [Unit(unit_tag(key, "user", user), tuple(islice(documents, len(own)))) for user, own in held.items()]
     return PoissonSampler(key, STREAM, recipe.training.sampling_rate, units, recipe.training.max_records)
 
 
 def _figures(recipe: Any, backbone: Any, adapter: AdapterConfig, sampler: Any, arguments: Any) -> dict[str, Any]:
-    units, tokens = sampler.sample(0)[: arguments.units], recipe.resources.tokens_at_once
+    units, tokens = sampler.sample(0)[: arguments.units], recipe.resources.row_tokens(recipe.training)
     low = arguments.dtype == "bfloat16"
     model = trainable(backbone, adapter)
     assert can_be_packed(model, recipe.training.max_tokens)
@@ -105,17 +108,19 @@ def _figures(recipe: Any, backbone: Any, adapter: AdapterConfig, sampler: Any, a
 
     def padded() -> None:
         unpacked(model)
-        clipped(physical_batches(units, tokens, backbone.end))
+        clipped(physical_batches(units, CPU_BATCH_TOKENS, backbone.end))
         can_be_packed(model, 8)
 
     arms: dict[str, Callable[[], object]] = {"ordinary": ordinary, "rows": lambda: clipped(cut), "batches": padded}
+    if tokens > CPU_BATCH_TOKENS:
+        arms["short"] = lambda: clipped(rows(units, CPU_BATCH_TOKENS, backbone.end))
     if adapter.kind == "lora":
         with tempfile.TemporaryDirectory() as folder:
             arms |= _arms_of_states(model, Path(folder), cut, tokens, low, clipped)
             times = _times(arms, arguments.rounds)
     else:
         times = _times(arms, arguments.rounds)
-    found: dict[str, Any] = _ratios(times) | {"computed_for_a_real_token": _computed(units, cut, tokens, backbone.end)}
+    found: dict[str, Any] = _ratios(times) | {"computed_for_a_real_token": _computed(units, cut, backbone.end)}
     if "states" in times:
         share = _new_share(sampler, recipe.training.steps)
         runs = [
@@ -161,10 +166,14 @@ def _ratios(times: dict[str, list[float]]) -> dict[str, float]:
     return found
 
 
-def _computed(units: list[list[Document]], cut: list[Row], tokens: int, pad: int) -> dict[str, float]:
+def _computed(units: list[list[Document]], cut: list[Row], pad: int) -> dict[str, float]:
     real = sum(len(document.ids) for unit in units for document in unit)
-    padded = sum(batch.ids.numel() for batch in physical_batches(units, tokens, pad))
-    return {"rows": round(sum(row.ids.numel() for row in cut) / real, 2), "batches": round(padded / real, 2)}
+    ways: dict[str, list[Any]] = {
+        "rows": cut,
+        "short": rows(units, CPU_BATCH_TOKENS, pad),
+        "batches": physical_batches(units, CPU_BATCH_TOKENS, pad),
+    }
+    return {way: round(sum(each.ids.numel() for each in made) / real, 2) for way, made in ways.items()}
 
 
 def _new_share(sampler: PoissonSampler, steps: int) -> float:

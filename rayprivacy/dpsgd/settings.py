@@ -12,6 +12,7 @@ from rayprivacy.core.errors import ConfigError
 LEAST_FACTOR = 1e-3  # of the noise of the last step beside that of the first
 MAX_CHUNKS = 10_000  # each is a row of the ledger and a saved state
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 256, 8192
+UNITS_OF_A_ROW, LONGEST_ROW = 4, 1024  # of the longest units, so many fit into a row, while it is no longer than that
 _SIZES = ("sampling_rate", "expected_batch")
 
 
@@ -189,9 +190,10 @@ class EngineConfig(Config):
         zero: DeepSpeed's ZeRO stage; None is plain PyTorch with an all-reduce.
         offload: keep the optimizer's state in the memory of the host (ZeRO 1 to 3).
         gradients: `bookkeeping` (ours, one backward pass) or `opacus` (per-sample gradients, untied weights only).
-        batch_tokens: tokens of one row of users; None takes 256 on a CPU, 8,192 on a GPU. On a GPU, and where a model
-            cannot read rows, tokens of a padded batch, which always has as many rows as fit (see `batches`), so that a
-            large one is mostly padding where few users of one length are sampled at once.
+        batch_tokens: tokens of one row of users; None takes what four of the longest fill, but 256 at least and 1,024
+            at most. On a GPU, and where a model cannot read rows, tokens of a padded batch: None takes 256 on a CPU,
+            8,192 on a GPU. It always has as many rows as fit (see `batches`), so that a large one is mostly padding
+            where few users of one length are sampled at once.
         gradient_checkpointing: compute activations twice, and keep fewer.
         cpus: threads of each worker; 0 shares out what its machine has.
         gpu: each worker takes one GPU.
@@ -219,6 +221,11 @@ class EngineConfig(Config):
     def tokens_at_once(self) -> int:
         """Tokens of one physical batch at most."""
         return self.batch_tokens or (GPU_BATCH_TOKENS if self.gpu else CPU_BATCH_TOKENS)
+
+    def row_tokens(self, training: DpSgdConfig) -> int:
+        """Tokens of a row of users on a CPU. In one that holds but one of the longest, the rest would be padding."""
+        few = UNITS_OF_A_ROW * training.max_records * training.max_tokens
+        return self.batch_tokens or max(CPU_BATCH_TOKENS, min(few, LONGEST_ROW))
 
 
 class PresetTraining(DpSgdConfig):

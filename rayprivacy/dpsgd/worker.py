@@ -203,7 +203,7 @@ def _engine(job: Job, key: Key, backbone: Backbone, first: bool) -> tuple[Engine
     engine = make_engine(model, job.training, noise, job.engine, losses, low_precision, report, job.loss is None)
     if not engine.in_rows or job.engine.zero == 3:  # whose ranks run each layer together
         return engine, None
-    lower = LowerLayers(model, job.folder, job.engine.tokens_at_once, low_precision)
+    lower = LowerLayers(model, job.folder, job.engine.row_tokens(job.training), low_precision)
     return engine, lower if lower.work() else None
 
 
@@ -243,9 +243,10 @@ class _Worker:
         """What was sampled on this rank: in rows or batches of units, or as micro-batches where these are clipped."""
         sampler, pad, micro = self._training.sampler, self._training.pad, self._job.training.microbatches
         tokens, decay = self._job.engine.tokens_at_once, self._job.training.token_decay
+        if self._training.engine.in_rows:
+            return rows(sampler.sample(step), self._job.engine.row_tokens(self._job.training), pad, decay)
         if micro is None:
-            make = rows if self._training.engine.in_rows else physical_batches
-            return make(sampler.sample(step), tokens, pad, decay)
+            return physical_batches(sampler.sample(step), tokens, pad, decay)
         return micro_batches(sampler.micro_batches(step, micro // self._job.parts), tokens, pad, decay)
 
     def _save(self, steps: int) -> None:

@@ -63,9 +63,10 @@ def make_engine(
         tried = independence.check_micro_batches(model, losses, tokens, at_once, gradients)
     else:
         gradients = _GRADIENTS[engine.gradients](model, clip)
-        arguments = (model, losses, tokens, at_once, gradients, clip, training.max_records)
-        rows = _tried_in_rows(*arguments) if in_rows and engine.gradients == "bookkeeping" else ""
-        tried = rows or independence.check_independence(*arguments)
+        rest = (gradients, clip, training.max_records)
+        if in_rows and engine.gradients == "bookkeeping":
+            rows = _tried_in_rows(model, losses, tokens, engine.row_tokens(training), *rest)
+        tried = rows or independence.check_independence(model, losses, tokens, at_once, *rest)
     report(tried)
     schedule = Schedule(training.optimizer, training.steps)
     made: Engine

@@ -147,6 +147,37 @@ def test_steps_take_the_decay_of_the_recipe(microbatches, in_rows):
     assert _same(sorted(_rows(unit, 16, 0.75)), rows)
 
 
+@pytest.mark.parametrize(
+    ("records", "tokens", "given", "expected"),
+    [
+        (1, 32, None, 256),
+        (1, 160, None, 640),
+        (4, 14, None, 256),
+        (4, 64, None, 1024),
+        (1, 2000, None, 1024),
+        (1, 160, 96, 96),
+    ],
+)
+def test_a_row_has_room_for_four_of_the_longest_units(records, tokens, given, expected):
+    """By public numbers alone. A row that holds one unit of 155 tokens and no second one was a third of padding."""
+    training = DpSgdConfig(max_records=records, max_tokens=tokens, expected_batch=1)
+    assert EngineConfig(batch_tokens=given).row_tokens(training) == expected
+
+
+def test_rows_of_long_texts_are_full():
+    """On the way from coins to rows, as a worker cuts them: at most a tenth more tokens than texts have."""
+    dice = np.random.default_rng(0)
+    lengths = dice.integers(130, 163, 40).tolist()
+    units = [
+        Unit(unit_tag(KEY, "user", str(at)), (Document(np.arange(length, dtype=np.int32), 1),))
+        for at, length in enumerate(lengths)
+    ]
+    job = SimpleNamespace(training=DpSgdConfig(max_records=1, max_tokens=160, expected_batch=1), engine=EngineConfig())
+    sampler = PoissonSampler(KEY, "run", 1.0, units, 1)
+    worker = _Worker(job, SimpleNamespace(sampler=sampler, pad=PAD, engine=SimpleNamespace(in_rows=True)))
+    assert sum(row.ids.numel() for row in worker._batches(0)) < 1.15 * sum(lengths)
+
+
 def test_padding_is_small_and_a_unit_that_is_too_large_is_a_batch_of_its_own():
     lengths = np.random.default_rng(0).integers(8, 200, 400).tolist()
     padded, few = (

@@ -23,7 +23,7 @@ from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, OpacusGradients
 from rayprivacy.dpsgd.engines.engine import make_engine
 from rayprivacy.dpsgd.independence import check_independence
 from rayprivacy.dpsgd.losses import row_losses
-from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
+from rayprivacy.dpsgd.settings import LONGEST_ROW, DpSgdConfig, EngineConfig
 from rayprivacy.models.packing import can_be_packed
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import _with_lora, repeatable
@@ -108,6 +108,17 @@ def device(request):
 @pytest.mark.parametrize("cut", [physical_batches, rows])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
 def test_a_newcomer_changes_no_bit_of_the_others(threads, device, adapter, dtype, tokens, newcomers, decay, cut):
+    _look(device, adapter, dtype, tokens, newcomers, decay, cut)
+
+
+@pytest.mark.parametrize("threads", [1], indirect=True)
+@pytest.mark.parametrize("adapter", ["lora", pytest.param("full", marks=EXHAUSTIVE)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
+def test_nor_does_one_in_the_longest_rows(threads, adapter, dtype):
+    _look(torch.device(CPU), adapter, dtype, LONGEST_ROW, slice(3, 4), 0.0, rows)
+
+
+def _look(device, adapter, dtype, tokens, newcomers, decay, cut):
     model, low = _model(adapter, dtype).to(device), dtype == torch.bfloat16
     assert cut is physical_batches or can_be_packed(model, 40)
     gradients, company = BookKeeping(model, Clipping(NORM, low_precision=low)), _company()
