@@ -60,9 +60,9 @@ def pytest_collection_modifyitems(config, items):
     """Where processes share the tests, two have all that need Ray, and the others begin with what is slow.
 
     Files are not divided. A Ray for each file would be started again and again; one for all, which waits for a third of
-    its time, would be at work long after the other tests have ended. So whole runs have one, and what parts of them do
-    on Ray has another. Files that share the cluster with a dashboard come last of those that are slow: it would run
-    idle beside others of them.
+    its time, would be at work long after the other tests have ended. So whole runs have one, and parts of runs another,
+    with all that asks questions: each takes about half of the time. Files that share the cluster with a dashboard come
+    last of those that are slow: it would run idle beside others of them.
     """
     if not hasattr(config, "workerinput"):
         return
@@ -70,8 +70,9 @@ def pytest_collection_modifyitems(config, items):
     with_ray = _asking(items, "local_ray", "zygotes")
     with_head = _asking(items, "head")
     for item in items:
-        whole = "runs of ray" if Path(item.location[0]).parts[1] == "runs" else "ray"
-        item.add_marker(pytest.mark.xdist_group(whole if item.path in with_ray else item.location[0]))
+        name = item.location[0]
+        ray = "runs" if name.startswith("tests/runs") and "question" not in name else "ray"
+        item.add_marker(pytest.mark.xdist_group(ray if item.path in with_ray else name))
     items.sort(key=lambda item: (item.path not in with_ray, item.path not in slow, item.path in with_head))
     config.stash[WITH_RAY] = with_ray
 

@@ -69,7 +69,7 @@ def joining() -> list[str]:
 
 
 def on_this_ray() -> str:
-    """Source for a command that has no address: it joins this Ray, which lives on as a cluster does, and starts none."""
+    """Source for a command that has no address: it joins this Ray, which lives on as a cluster does."""
     import ray
 
     return f"import ray\nray.init(address={ray.get_runtime_context().gcs_address!r}, log_to_driver=False)\n"
