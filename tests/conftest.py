@@ -57,10 +57,12 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of this name
 def pytest_collection_modifyitems(config, items):
-    """Where processes share the tests, one has all that need Ray, and the others begin with what is slow.
+    """Where processes share the tests, two have all that need Ray, and the others begin with what is slow.
 
-    Files are not divided. Two Rays on two cores would start everything twice, and be in each other's way. Files that
-    share the cluster with a dashboard come last of those that are slow: it would run idle beside others of them.
+    Files are not divided. A Ray for each file would be started again and again; one for all, which waits for a third of
+    its time, would be at work long after the other tests have ended. So whole runs have one, and parts of runs another,
+    with all that asks questions: each takes about half of the time. Files that share the cluster with a dashboard come
+    last of those that are slow: it would run idle beside others of them.
     """
     if not hasattr(config, "workerinput"):
         return
@@ -68,7 +70,9 @@ def pytest_collection_modifyitems(config, items):
     with_ray = _asking(items, "local_ray", "zygotes")
     with_head = _asking(items, "head")
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("ray" if item.path in with_ray else item.location[0]))
+        name = item.location[0]
+        ray = "runs" if name.startswith("tests/runs") and "question" not in name else "ray"
+        item.add_marker(pytest.mark.xdist_group(ray if item.path in with_ray else name))
     items.sort(key=lambda item: (item.path not in with_ray, item.path not in slow, item.path in with_head))
     config.stash[WITH_RAY] = with_ray
 

@@ -67,18 +67,15 @@ def test_every_question_begins_with_its_phrase_and_stands_beside_its_evidence(ma
 
 def test_draws_are_those_of_the_seed_for_any_number_of_actors(made, tmp_path):
     writer, table = made
-    known, folders = known_phrases(PAIRS, HOW), [tmp_path / "two", tmp_path / "other"]
-    for folder in folders:
-        folder.mkdir()
-    asked = evidence(EVIDENCES * 3)  # more than a block of prompts
-    one = ask(replace(writer, work=folders[0], actors=1), asked, ASKER, HOW, known)
-    files = {path.name: path.read_bytes() for path in folders[0].glob("*.parquet")}
+    known = known_phrases(PAIRS, HOW)
+    asked = evidence(EVIDENCES * 2)  # more than a block of prompts
+    one = ask(replace(writer, work=tmp_path, actors=1), asked, ASKER, HOW, known)
+    files = {path.name: path.read_bytes() for path in tmp_path.glob("*.parquet")}
     assert one.slice(0, 0) == table.slice(0, 0)
-    for path in folders[0].iterdir():
+    for path in tmp_path.iterdir():
         path.unlink()
-    assert ask(replace(writer, work=folders[0], actors=2), asked, ASKER, HOW, known) == one
-    assert {path.name: path.read_bytes() for path in folders[0].glob("*.parquet")} == files
-    assert ask(replace(writer, work=folders[1], seed=4), asked, ASKER, HOW, known) != one
+    assert ask(replace(writer, work=tmp_path, actors=2), asked, ASKER, HOW, known) == one
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.parquet")} == files
     # What is there is not written again, unless it is another's.
     times = {path: path.stat().st_mtime_ns for path in writer.work.glob("*.parquet")}
     assert ask(writer, evidence(EVIDENCES), ASKER, HOW, known) == table
@@ -117,6 +114,7 @@ def test_without_phrases_the_asker_begins_itself(tiny_backbone, made, tmp_path):
     drawn = ask(writer, evidence(EVIDENCES), ASKER, none, None, drawing)
     assert len(drawn) > len(EVIDENCES)
     assert len(set(drawn["question"].to_pylist())) > len(set(likeliest["question"].to_pylist()))
+    assert ask(replace(writer, seed=4), evidence(EVIDENCES), ASKER, none, None, drawing) != drawn
 
 
 def test_an_asker_is_named_by_what_decides_its_weights(tiny_backbone, made, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from commands import command
 from public_pages import asked_pages, write_asked, write_pages
+from small_jobs import on_this_ray
 from zygote import fork_command
 
 import rayprivacy as rp
@@ -37,7 +38,6 @@ def killing(*given, **more):
         os.kill(os.getpid(), signal.SIGKILL)
 folder.write_table = killing
 """
-WHERE = {"in the asker's training": IN_TRAINING, "in a stage of blocks": IN_BLOCKS}
 
 
 def content(folder):
@@ -73,23 +73,17 @@ def table(folder, name="one"):
     return pq.read_table(folder / name / "questions.parquet")
 
 
-def test_two_actors_and_a_file_of_keys_write_the_same_bytes_as_one(first, place):
+def test_two_actors_and_a_file_of_keys_finish_what_was_killed_with_the_bytes_of_one(first, place):
+    """Killed in the asker's training, and then in a stage of blocks."""
     folder, words = place
-    assert command([*words[:3], "--recipe", "keys.yaml", "--out", "two", "--actors", "2"], folder).returncode == 0
-    assert content(folder / "two") == first[0]
-
-
-@pytest.mark.parametrize("where", WHERE)
-def test_what_was_killed_is_finished_with_the_same_bytes(where, first, place, tmp_path):
-    folder, words = place
-    out = [*words, "--out", str(tmp_path / "out"), "--actors", "1"]
-    assert fork_command(out, folder, WHERE[where]).wait() == -signal.SIGKILL
-    parts = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / ".work").glob("*.parquet")}
-    models = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / ".work").glob("asker-*/*.safetensors")}
-    assert (len(models), len(parts) > 2) == ((1, True) if where == "in a stage of blocks" else (0, False))
-    assert command([*words, "--out", str(tmp_path / "out"), "--resume"], folder).returncode == 0
+    out, work = [*words[:3], "--recipe", "keys.yaml", "--out", "two", "--actors", "2"], folder / "two" / ".work"
+    for kill, resume, written in ((IN_TRAINING, [], False), (IN_BLOCKS, ["--resume"], True)):
+        assert fork_command([*out, *resume], folder, on_this_ray() + kill).wait() == -signal.SIGKILL
+        models = {path: path.stat().st_mtime_ns for path in work.glob("asker-*/*.safetensors")}
+        assert (len(models) == 1, len([*work.glob("*.parquet")]) > 2) == (written, written)
+    assert command([*out, "--resume"], folder).returncode == 0
     assert {path: path.stat().st_mtime_ns for path in models} == models
-    assert content(tmp_path / "out") == first[0]
+    assert content(folder / "two") == first[0]
 
 
 def test_the_funnel_is_that_of_the_table(first, place):

@@ -2,12 +2,12 @@
 
 import json
 import signal
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from commands import command
 from public_pages import write_pages
+from small_jobs import on_this_ray
 from zygote import fork_command
 
 from rayprivacy.questions.table import ORIGIN
@@ -26,11 +26,11 @@ def killing(*given):
     return calls[-1] if {after} else real(*given)
 questions.{name} = killing
 """
-POINTS = {  # a function of the run and its module, whether it is waited for, and at which call the process dies
-    "after the texts": ("questions_stages", "write_texts", True, 1),
-    "after two parts": ("questions_folder", "write_table", True, 2),
-    "before the formats": ("questions_stages", "write_formats", False, 1),
-}
+POINTS = (  # a function of the run and its module, whether it is waited for, and at which call the process dies
+    ("questions_stages", "write_texts", True, 1),
+    ("questions_folder", "write_table", True, 2),
+    ("questions_stages", "write_formats", False, 1),
+)
 
 
 def words(out, *more):
@@ -63,22 +63,26 @@ def test_two_actors_write_the_same_bytes_as_one(first, pages):
     assert content(pages / "two") == first
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_what_was_killed_is_finished_with_the_same_bytes(point, first, pages, tmp_path):
-    out = tmp_path / "out"
-    module, name, after, calls = POINTS[point]
-    kill = KILL.format(module=module, name=name, after=after, calls=calls)
-    died = fork_command(words(str(out), "--actors", "1"), pages, kill)
-    assert died.wait() == -signal.SIGKILL
-    assert not (out / "README.md").exists()
-    assert (out / ".work" / "texts.parquet").exists()
-    parts = {path.name: path.stat().st_mtime_ns for path in (out / ".work").glob("*.parquet")}
+def test_what_was_killed_at_every_point_is_finished_with_the_same_bytes(first, pages, tmp_path):
+    out, resume, numbers, parts = tmp_path / "out", [], [], {}
+    for module, name, after, calls in POINTS:
+        kill = KILL.format(module=module, name=name, after=after, calls=calls)
+        died = fork_command(words(str(out), "--actors", "1", *resume), pages, on_this_ray() + kill)
+        assert died.wait() == -signal.SIGKILL
+        assert not (out / "README.md").exists()
+        before, parts = parts, {path.name: path.stat().st_mtime_ns for path in (out / ".work").glob("*.parquet")}
+        del parts["texts.parquet"]  # written each time
+        assert before.items() <= parts.items(), "none was written again"
+        numbers.append(len(parts))
+        resume = ["--resume"]
+    assert numbers[:2] == [0, 2]
+    assert numbers[2] > 2
     refused = command(words(str(out)), pages)
     assert refused.returncode == 2
     assert "add --resume" in refused.stderr
     kept = _watched(out, parts)
     assert command(words(str(out), "--resume"), pages).returncode == 0
-    assert kept() == (0 if point == "after the texts" else len(parts) - 1)
+    assert kept() == numbers[-1]
     assert content(out) == first
 
 
@@ -90,7 +94,7 @@ def _watched(out, before):
 
     def look(*given):
         names = {path.name: path.stat().st_mtime_ns for path in (out / ".work").glob("*.parquet")}
-        seen.append(sum(names.get(name) == stamp for name, stamp in before.items() if name != "texts.parquet"))
+        seen.append(sum(names.get(name) == stamp for name, stamp in before.items()))
         Making._written = real
         return real(*given)
 
@@ -120,8 +124,9 @@ def test_card_and_files_say_that_nothing_is_protected(first, pages):
     assert not (folder / ".work").exists()
 
 
-def test_a_text_that_gives_no_question_is_one_sentence_and_exit_code_1(pages, tmp_path):
-    done = command([*words(str(tmp_path / "out"))[:3], "--text", "article", "--out", str(tmp_path / "out")], pages)
+def test_a_text_that_gives_no_question_is_one_sentence_and_exit_code_1(tmp_path):
+    write_pages(tmp_path / "pages.parquet", 4)
+    done = command([*words("out")[:3], "--text", "article", "--out", "out"], tmp_path)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("rayprivacy: no question came of 270 texts: give longer ones.")
-    assert Path(tmp_path / "out" / ".work" / "texts.parquet").exists()
+    assert done.stderr.splitlines()[-1].startswith("rayprivacy: no question came of 12 texts: give longer ones.")
+    assert (tmp_path / "out" / ".work" / "texts.parquet").exists()

@@ -7,6 +7,7 @@ import signal
 import pyarrow.parquet as pq
 import pytest
 from every_method import small_corpus, smallest_recipe
+from methods_fixtures import generator_job
 from rich.console import Console
 
 import rayprivacy as rp
@@ -31,6 +32,9 @@ def _options(*options):
     return [part for option in options for part in ("-o", option)]
 
 
+OPTIONS = _options(*LITTLE_NOISE, FIGURES, "evaluation.users=1000")
+
+
 def _numbers(value):
     """All numbers in JSON values."""
     if isinstance(value, dict | list):
@@ -42,9 +46,21 @@ def _written(job, out):
     return {name: (job.folder / out / name).read_text() for name in PUBLIC}
 
 
-def test_figures_are_near_the_internal_ones_and_only_they_are_shown(generator):
-    done = generator.run("out", *_options(*LITTLE_NOISE, FIGURES, "evaluation.users=1000"))
+@pytest.fixture(scope="module")
+def generator(tmp_path_factory, tiny_base, local_ray):
+    """A run that died before its figures were stored, and again behind their charge; then resumed."""
+    job, resume = generator_job(tmp_path_factory.mktemp("figures"), tiny_base), []
+    for patch in (KILLED_BEFORE_STORE, KILLED_AFTER_COMMIT):
+        killed = job.killed("out", f"import os, signal\n{patch}", *OPTIONS, *resume)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert not (job.folder / "out" / "certificate.json").exists()
+        resume = ["--resume"]
+    done = job.run("out", *OPTIONS, "--resume")
     assert done.returncode == 0, done.stderr
+    return job
+
+
+def test_figures_are_near_the_internal_ones_and_only_they_are_shown(generator):
     assert generator.call("report", str(generator.folder / "out"), "--public").returncode == 0
     metrics, certificate = generator.metrics("out"), generator.certificate("out")
     shown, rows = metrics["figures"], {row["name"]: row for row in metrics["figures"]["rows"]}
@@ -87,34 +103,20 @@ def _lengths(synthetic):
     return 1 - sum(5 <= len(text.split()) < 10 for text in synthetic) / len(synthetic)
 
 
-def test_a_run_without_figures_says_what_it_said(generator):
-    assert generator.run("out", *_options(*LITTLE_NOISE)).returncode == 0
-    assert "figures" not in generator.metrics("out")
-    stages = [stage["name"] for stage in generator.certificate("out")["stages"]]
-    assert stages == ["DP-SGD", "all stages together"]
-
-
 def test_figures_are_drawn_and_charged_once_however_often_a_run_dies(generator, check_undisturbed):
-    options = _options(*LITTLE_NOISE, FIGURES)
-    resume: list[str] = []
-    for patch in (KILLED_BEFORE_STORE, KILLED_AFTER_COMMIT):
-        killed = generator.killed("out", f"import os, signal\n{patch}", *options, *resume)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-        assert not (generator.folder / "out" / "certificate.json").exists()
-        resume = ["--resume"]
-    done = generator.run("out", *options, "--resume")
-    assert done.returncode == 0, done.stderr
     assert generator.kinds() == ["create", *["reserve", "start", "commit"] * 4], "three chunks, figures"
     rows = generator.metrics("out")["figures"]
-    assert generator.run("out", *options, "--resume").returncode == 0
+    assert generator.run("out", *OPTIONS, "--resume").returncode == 0
     assert generator.metrics("out")["figures"] == rows
-    check_undisturbed(generator, "out", [], options)
+    check_undisturbed(generator, "out", [], OPTIONS)
     changed = generator.run("out", *_options(*LITTLE_NOISE, "figures={share: 0.25}"), "--resume")
     assert changed.returncode == 2
     assert "holds a run of another recipe" in changed.stderr
 
 
-@pytest.mark.parametrize("name", ["seqpate", "two_stage", "question_answering"])
+@pytest.mark.parametrize(
+    "name", ["seqpate", "question_answering", pytest.param("two_stage", marks=pytest.mark.exhaustive)]
+)
 def test_other_methods_release_them_too(name, tmp_path, tiny_base, local_ray):
     small_corpus(tmp_path, [f"user-{n}" for n in range(24)])
     data = smallest_recipe(name, tmp_path, tiny_base, tiny_base).model_dump(mode="json")

@@ -64,6 +64,7 @@ def test_a_run_leaves_everything_it_promises(generator, check_pretrained, stoppe
     assert metrics["heldout"]["releasable"] is False
     assert set(metrics["heldout"]["perplexity"]) == {"base", "pretrained", "generator"}
     assert metrics["synthetic"]["texts"] == len(table) == 6
+    assert "figures" not in metrics, "as nobody asked for them"
     model, tokenizer = (kind.from_pretrained(out / "model") for kind in (AutoModelForCausalLM, AutoTokenizer))
     answer = model.generate(**tokenizer("topic: food\n", return_tensors="pt"), max_new_tokens=3)
     assert answer.shape[1] > 3

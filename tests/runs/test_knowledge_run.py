@@ -250,9 +250,10 @@ def test_a_second_round_asks_for_what_is_open_and_is_a_charge_of_its_own(bench, 
     assert asked[frozenset()] == FACTS.keys()
 
 
-def test_a_corpus_of_which_nothing_is_released_is_a_run_too(bench):
+def test_a_corpus_of_which_nothing_is_released_is_a_run_too(bench, tiny_base):
     bench.write(talk(users=2))
-    result = bench.run(overrides={"privacy.epsilon": 1.0, "knowledge.model": {"steps": 1}})
+    model = {"model.base": str(tiny_base), "knowledge.model": {"steps": 1}}
+    result = bench.run(overrides={"privacy.epsilon": 1.0, **model})
     assert facts_of(result.path) == {}
     assert result.texts().count() == result.questions().count() == 0
     assert not (result.path / "model").exists()

@@ -10,6 +10,7 @@ import toy_sanitised
 from commands import command
 from public_pages import write_asked
 from question_sets import write_set, write_space
+from small_jobs import on_this_ray
 from toy_bench import QUIET, SPOKEN, USERS
 from zygote import fork_command
 
@@ -90,7 +91,7 @@ def test_released_text_is_asked_about_under_its_certificate(request, released):
 
     died = released.path.with_name("copy")
     folder.rename(died)
-    process = fork_command(["questions", str(released.path), *SHORT], released.path.parent, KILL)
+    process = fork_command(["questions", str(released.path), *SHORT], released.path.parent, on_this_ray() + KILL)
     assert process.wait() == -signal.SIGKILL
     assert not (folder / "README.md").exists()
     assert rp.ask_questions(released, SHORT[1:4:2], resume=True, console=QUIET)["counts"]["questions"] == len(questions)

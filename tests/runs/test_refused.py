@@ -1,13 +1,12 @@
 """A refused command leaves nothing that the corrected one could stumble over, and a second process is told so."""
 
-import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from small_jobs import run_command
 from toy_method import LENGTHS
 
 import rayprivacy as rp
@@ -118,8 +117,7 @@ def test_a_second_process_is_told_so(bench, monkeypatch):
     first = threading.Thread(target=lambda: said.append(bench.run()))
     first.start()
     assert began.wait(120)
-    command = [sys.executable, "-m", "rayprivacy.cli", "run", str(bench.recipe), "--resume"]
-    second = subprocess.run([*command, "--out", str(bench.folder / "out")], capture_output=True, text=True, check=False)
+    second = run_command(["run", str(bench.recipe), "--resume", "--out", "out"], bench.folder)
     go_on.set()
     first.join()
     assert second.returncode == 2

@@ -21,15 +21,20 @@ def job(tmp_path, tiny_base, local_ray):
     return job_of(tmp_path, tiny_base, **SEQPATE, evaluation=EVALUATION)
 
 
+def generator_job(folder, base):
+    """DP-SGD on the same users: 6 steps in chunks of 2, with two label values of three."""
+    write_talk(folder / "talk.parquet")
+    table = pq.read_table(folder / "talk.parquet")
+    topics = pa.array([("food", "pets", "home")[n % 3] for n in range(len(table))])
+    pq.write_table(table.append_column("topic", topics), folder / "talk.parquet")
+    blocks = GENERATOR | {"training": TRAINING | {"steps": 6}}
+    return job_of(folder, base, **blocks, corpus={"labels": ["topic"]})
+
+
 @pytest.fixture
 def generator(tmp_path, tiny_base, local_ray):
-    """DP-SGD on the same users: 6 steps in chunks of 2, with two label values of three."""
-    write_talk(tmp_path / "talk.parquet")
-    table = pq.read_table(tmp_path / "talk.parquet")
-    topics = pa.array([("food", "pets", "home")[n % 3] for n in range(len(table))])
-    pq.write_table(table.append_column("topic", topics), tmp_path / "talk.parquet")
-    blocks = GENERATOR | {"training": TRAINING | {"steps": 6}}
-    return job_of(tmp_path, tiny_base, **blocks, corpus={"labels": ["topic"]})
+    """A job of the generator."""
+    return generator_job(tmp_path, tiny_base)
 
 
 class _StoppedError(Exception):

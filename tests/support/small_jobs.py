@@ -68,6 +68,13 @@ def joining() -> list[str]:
     return ["-o", f"resources.address={ray.get_runtime_context().gcs_address}"]
 
 
+def on_this_ray() -> str:
+    """Source for a command that has no address: it joins this Ray, which lives on as a cluster does."""
+    import ray
+
+    return f"import ray\nray.init(address={ray.get_runtime_context().gcs_address!r}, log_to_driver=False)\n"
+
+
 def run_command(
     words: Sequence[str], cwd: Path, patch: str = "", env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:

@@ -126,13 +126,17 @@ def fork_workers() -> None:
     RayParams.update_if_absent = update
 
 
+def _import(names: Sequence[str]) -> None:
+    for name in names:
+        __import__(name)
+
+
 def _serve(address: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(address)
         server.listen(128)
         print(flush=True)
-        for name in WARM:
-            __import__(name)
+        _import(WARM)
         assert "ray" not in sys.modules, "all its workers would have the settings of this process"
         gc.freeze()  # collections of those who are forked leave the server's memory as it is
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait for others
@@ -205,8 +209,7 @@ def _import_ray(settings: Mapping[str, str]) -> None:
     real = ray.actor.ActorClassID
     # Each class of actors draws an id when it is defined. Ray's own generator shall not have begun before the forks.
     ray.actor.ActorClassID = SimpleNamespace(from_random=lambda: real(os.urandom(real.size())))
-    for name in WITH_RAY:
-        __import__(name)
+    _import(WITH_RAY)
     ray.actor.ActorClassID = real
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -295,5 +298,5 @@ def _leave(status: int) -> None:
     os._exit(status)
 
 
-if __name__ == "__main__":
-    _serve(sys.argv[1])
+if __name__ == "__main__":  # without an address, what it would import is compiled
+    _serve(sys.argv[1]) if sys.argv[1:] else _import([*WARM, *WITH_RAY])

@@ -6,11 +6,10 @@ import signal
 
 import pyarrow.parquet as pq
 import pytest
-import ray
 import yaml
 from commands import command
 from question_sets import write_set, write_space
-from small_jobs import run_command
+from small_jobs import on_this_ray, run_command
 
 from rayprivacy.questions.settings import parse_questions
 from rayprivacy.runs.files import overridden
@@ -18,8 +17,6 @@ from rayprivacy.runs.files import overridden
 pytest.importorskip("bm25s")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("local_ray")]
 KILL = """
-import ray
-ray.init(address={!r}, log_to_driver=False)  # lives on, as it does on a cluster
 from rayprivacy.tuning.search import RecipeSearch
 real, ended = RecipeSearch.on_trial_complete, []
 def dying(*given, **more):
@@ -82,7 +79,7 @@ def test_trials_side_by_side_find_the_same(place):
 def test_a_killed_search_goes_on_and_one_of_other_questions_does_not(place):
     folder, _ = place
     words = ["tune", str(write_space(folder)), "--out", "killed"]
-    killed = run_command(words, folder, KILL.format(ray.get_runtime_context().gcs_address))
+    killed = run_command(words, folder, on_this_ray() + KILL)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not (folder / "killed" / "best.yaml").exists()
     done = command([*words, "--resume"], folder)
