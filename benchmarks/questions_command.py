@@ -72,10 +72,10 @@ class Watch:
 
 def _raise(peaks: Peaks, process: int) -> None:
     """Raise peaks to what the kernel says of a process, in MiB; nothing where it has ended."""
-    lines = (line.split(":") for line in Path(f"/proc/{process}/status").read_text().splitlines())
-    said = {name: value for name, value in lines if name in KINDS.values()}
-    for name, line in KINDS.items():
-        peaks[name] = max(peaks.get(name, 0), int(said.get(line, "0 kB").split()[0]) // 1024)
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        said, _, value = line.partition(":")
+        for name in (name for name, kind in KINDS.items() if kind == said):
+            peaks[name] = max(peaks.get(name, 0), int(value.split()[0]) // 1024)
 
 
 def _measured(texts: list[str], keys: dict[str, Any], work: Path, actors: int) -> dict[str, Any]:
