@@ -11,8 +11,8 @@
 - `bm25`: 1,190 questions on 6,124 passages, against `rank_bm25` where it is installed, index included;
 - `values`: an iteration of eight selections at once, against eight iterations of one;
 - `actors`: two actors against one, for each stage of blocks; on two quiet cores or not at all;
-- `passages`: the command on 8,000 passages against 2,000, with a tiny model in the asker's place;
-- `peaks`: memory of the command's processes by stage, with the packaged models.
+- `passages`: the command on 8,000 passages against 2,000, with clozes;
+- `peaks`: memory of the command's processes by stage, with the packaged models: resident, and of their own.
 
 `--asker` names a saved one, of benchmarks/questions_asking.py say; without it one is trained for a few steps. What was
 measured lies in WORK, a file for each part, and is not measured again; `--quick` is a first try, and keeps nothing.

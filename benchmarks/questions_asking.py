@@ -51,7 +51,7 @@ from rayprivacy.questions.evidence_reader import beginning, scores, trained
 from rayprivacy.questions.phrases import Phrases, divergence, divergence_of_types, question_type
 from rayprivacy.questions.settings import AskerConfig, PhrasesConfig
 
-MOST, MANY, SHOWN, TOKENS, REPLICATES = 3, 16, 6, 32, 200
+MOST, MANY, SHOWN, TOKENS, REPLICATES, ANEW = 3, 16, 6, 32, 200, 20
 SOURCES, ORDERS = (250, 1000), 3
 GREEDY = SamplingConfig(max_tokens=TOKENS, top_k=1, top_p=1.0)
 ARMS: Mapping[str, tuple[str, SamplingConfig]] = {
@@ -264,6 +264,15 @@ class Reading:
         articles = np.concatenate([own, theirs + own.max() + 1])
         return float(answered.mean()), np.bincount(articles, answered).round(2).tolist(), np.bincount(articles).tolist()
 
+    def anew(self, asked_: Any, numbers: Sequence[int], count: int, seed: int) -> list[float]:
+        """The shares where evidence is drawn anew, the same for every arm; `numbers` are those of each question."""
+        dice, own = np.random.default_rng([seed, 4]), np.array(numbers)
+        found = []
+        for number in range(ANEW):
+            rows = [np.flatnonzero(own == each) for each in dice.integers(count, size=count)]
+            found.append(self.tested(asked_[np.concatenate(rows)], seed=ANEW * seed + number)[0])
+        return found
+
 
 def firsts(told: Sequence[Told], most: int) -> list[Told]:
     """At most so many questions of each evidence."""
@@ -291,7 +300,8 @@ def of_seed(
     for name, own in (told | parts).items():
         asked_about = [{"sentence": found.evidence[n], "question": question} for n, _, question in own]
         learnt = reading.sets.about_target(asked_about)
-        rows.append(bench.row(name, *reading.tested(learnt, seed=seed)))
+        again = {"anew": reading.anew(learnt, [number for number, *_ in own], count, seed)} if name in told else {}
+        rows.append(bench.row(name, *reading.tested(learnt, seed=seed)) | again)
         bare = [(number, question) for number, _, question in own]
         read = {"accuracy": rows[-1]["accuracy"], "alike": reading.alike(learnt)}
         shown.append({"arm": name, "seed": seed} | figures(bare, public) | read)

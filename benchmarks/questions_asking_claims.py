@@ -1,7 +1,8 @@
 """What asking with phrases must show, or says in passing: figures of arms, each with two errors.
 
 The paired standard error is over seeds. The interval is over what was drawn: evidence for phrases and types of
-questions, XQuAD's articles for readers.
+questions, XQuAD's articles for readers. Of readers there is an error over the evidence that they learnt from as well,
+which stands for that over seeds where there is one seed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,11 +33,21 @@ def asking(rows: Sequence[Row], kl: Mapping[str, Sequence[Sequence[float]]]) -> 
         gap = difference(rows, one, other)
         if gap is None:  # an arm was left out
             continue
-        held = holds(gap["difference"], gap["paired_se"] or 0.0)
+        gap |= _anew(rows, one, other)
+        held = holds(gap["difference"], gap["paired_se"] or gap.get("error_over_evidence", 0.0))
         if ":" in one:
             gap["interval_over_evidence"] = gap.pop("interval_over_articles")
         found.append({"claim": f"{one} {_SAID[holds]} {other}", "must": must, "held": held} | gap)
     return [claim | ({} if claim["held"] else {"why": WHY.get(claim["claim"], "")}) for claim in found]
+
+
+def _anew(rows: Sequence[Row], one: str, other: str) -> dict[str, float]:
+    """The mean difference of two arms where evidence is drawn anew, and its standard error; nothing of other rows."""
+    sides = [np.array([row["anew"] for row in rows if row["arm"] == arm and "anew" in row]) for arm in (one, other)]
+    if not all(map(len, sides)):
+        return {}
+    gaps = (sides[0] - sides[1]).mean(axis=0)
+    return {"drawn_anew": round(float(gaps.mean()), 4), "error_over_evidence": round(float(gaps.std(ddof=1)), 4)}
 
 
 def _nearer(kl: Mapping[str, Sequence[Sequence[float]]], one: str, times: float, other: str) -> dict[str, Any]:
@@ -99,5 +110,5 @@ WHY = {
     f"{DRAWN} >= {FREQUENT}": "What is drawn hits less than what is likeliest, however right the distribution is:"
     " phrases drawn by their public shares hit less than half as many as the most frequent ones do.",
     "qpp drawn >= (less an error) greedy": "The reader that is trained needs little: it does no better with three times"
-    " as many questions, nor with people's. One seed has no error of its own to be within.",
+    " as many questions, nor with people's.",
 }

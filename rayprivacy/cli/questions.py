@@ -55,9 +55,11 @@ def questions(
         actors=actors,
         resume=resume,
     )
-    from rayprivacy.reporting.questions_card import funnel
+    from rayprivacy.reporting.questions_card import funnel, without_retriever
 
     folder = out or Path(run or "", QUESTIONS)
     typer.echo(funnel(found["counts"]))
+    if why := without_retriever(found):
+        typer.echo(why)
     typer.secho(found["origin"], bold=True)
     show_files([("questions", folder / "questions.parquet"), ("card", folder / "README.md")])

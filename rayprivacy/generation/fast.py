@@ -62,7 +62,7 @@ def convert(model: Any, documents: Documents, workspace: Path) -> Path:
 def _checked(model: Any, documents: Documents, scratch: Path) -> Path:
     try:
         out = write_graph(model, scratch / "converted")
-        distance = next_token_distance(model, OnnxDecoder(out, documents), documents.prefix(_PROBE))
+        distance = next_token_distance(model, OnnxDecoder(out, documents, packed=False), documents.prefix(_PROBE))
     except (ValueError, RuntimeError, AttributeError, LookupError) as error:
         raise ConfigError(
             f"the engine '{ONNX}' cannot convert the model ({type(error).__name__}): use 'transformers'."

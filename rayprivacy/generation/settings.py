@@ -62,7 +62,7 @@ class WritingConfig(SamplingConfig):
             `transformers` elsewhere.
     """
 
-    engine: Literal["auto"] | EngineName = "auto"
+    engine: Literal["auto", EngineName] = "auto"
 
     @property
     def decided(self) -> EngineName:

@@ -9,6 +9,7 @@ It learns by AdamW, without privacy: its pairs must be public, or the model must
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,8 +136,28 @@ def _loss(filling: int) -> Any:
             ids[place, : len(example.ids)] = torch.tensor(example.ids)
             seen[place, : len(example.ids)] = 1
             learnt[place, example.first : len(example.ids)] = True
-        logits = model(input_ids=ids, attention_mask=seen).logits
         kept = learnt[:, 1:]
-        return torch.nn.functional.cross_entropy(logits[:, :-1][kept].float(), ids[:, 1:][kept], reduction="sum")
+        with _scoring(model, kept):
+            logits = model(input_ids=ids, attention_mask=seen).logits[0]
+        return torch.nn.functional.cross_entropy(logits.float(), ids[:, 1:][kept], reduction="sum")
 
     return loss
+
+
+@contextmanager
+def _scoring(model: Any, kept: torch.Tensor) -> Iterator[None]:
+    """Let the output head read some states alone, in one row: its logits are most of the memory, and of prompts unused.
+
+    Args:
+        model: which has a head.
+        kept: which states, bool [rows, width - 1]; the last one of a row predicts nothing.
+    """
+
+    def read(_head: Any, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        return (inputs[0][:, :-1][kept][None],)
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(read)
+    try:
+        yield
+    finally:
+        handle.remove()

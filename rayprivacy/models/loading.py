@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import AutoTokenizer
 
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
@@ -63,6 +62,8 @@ def load_weights(base: str, loader: Any, source: str, *, new: tuple[str, ...] = 
 
 def check_model(base: str, model: Any) -> None:
     """Refuse a model with an adapter inside, or with weights that are no numbers."""
+    from peft.tuners.tuners_utils import BaseTunerLayer  # 140 MB, which processes that write texts need not hold
+
     if any(isinstance(module, BaseTunerLayer) for module in model.modules()):
         raise ConfigError(
             f"model.base is {base!r}: it has an adapter inside, which would not be saved with what is trained: merge it"

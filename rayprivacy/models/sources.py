@@ -48,6 +48,16 @@ def _beside(package: str, name: str, refusal: str) -> Path:
     return Path(spec.origin).with_name(name)
 
 
+def is_missing(base: str) -> bool:
+    """Whether a base is named by a path, and nothing is there.
+
+    >>> is_missing("./nowhere"), is_missing("nowhere.gguf"), is_missing("smollm2-135m")
+    (True, True, False)
+    """
+    path = Path(os.path.expanduser(base))
+    return (path.suffix == ".gguf" or base.startswith((".", "/", "~"))) and not path.exists()
+
+
 def resolve_base(base: str) -> str:
     """A directory (or hub id) that `from_pretrained` loads; GGUF is converted the first time.
 

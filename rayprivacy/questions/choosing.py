@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import Json
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.spelling import ids_of
@@ -180,6 +181,11 @@ class Choosing:
             found["likelihood"] = self.likelihood
         seen = features(written, reader)
         good, bad = features(annotated, reader), features(misplaced(annotated, dice), reader)
+        if by in ("classifier", "ranking") and not len(bad):
+            raise ConfigError(
+                f"questions.keep.by is '{by}', which learns from other sentences of annotated passages, and these have"
+                " one each: annotate longer ones, or choose another."
+            )
         for name, loss in (("classifier", as_classes), ("ranking", as_ranking)):
             if by in (name, MEASURED) and len(bad):
                 found[name] = contrasted(good, bad, loss, dice)(seen)

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import torch
 
 from rayprivacy.core.console import Told, nobody
-from rayprivacy.core.errors import ConfigError, RayPrivacyError
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import SHARED, Json, made_folder, read_json, write_json
 from rayprivacy.models.pretraining import LARGEST_NORM, descend
 from rayprivacy.questions.answers import reciprocal_rank, score_rankings
@@ -264,6 +264,8 @@ def train_retriever(
 ) -> Json:
     """Train and save a retriever of a set's kept questions; returns counts, and figures on those of the split `test`.
 
+    Where they are about too few passages there is none, and what is returned says why.
+
     Args:
         questions: as `table.finished` has them.
         passages: all of the set, in which the figures look for those of the test.
@@ -280,10 +282,8 @@ def train_retriever(
     clozed = [pair for pair in clozed if pair.passage not in known]
     lessons = [pairs for pairs in (clozed, learnt) if len({pair.passage for pair in pairs}) >= LEAST]
     if not lessons:
-        raise RayPrivacyError(
-            f"there are questions about fewer than {LEAST} passages, too few to train a retriever: ask about more text,"
-            " or set questions.retriever to null."
-        )
+        found = len({pair.passage for pair in learnt})
+        return {"left_out": f"the questions to learn from are about {found} passages, and it takes {LEAST}"}
     texts = [*dict.fromkeys(passage.text for passage in passages)]
     retriever, losses = trained_retriever(fresh_encoder(config, texts), lessons, config, seed, progress)
     retriever.save(folder)

@@ -126,7 +126,7 @@ class AskerConfig(Config):
     adapter: AdapterConfig = AdapterConfig(rank=16, layers=10)
     max_tokens: int = Field(default=64, ge=1)
     question_tokens: int = Field(default=32, ge=1)
-    engine: Literal["auto"] | EngineName = "auto"
+    engine: Literal["auto", EngineName] = "auto"
     top_k: int = Field(default=1, ge=1)
 
 

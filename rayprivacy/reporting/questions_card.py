@@ -55,6 +55,12 @@ def funnel(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
 
 
+def without_retriever(found: Json) -> str | None:
+    """Why a set that was to have a retriever has none, in a sentence."""
+    why = found.get("retriever", {}).get("left_out")
+    return why and f"There is no retriever: {why}."
+
+
 def write_questions_card(folder: Path, certificate: Certificate | None = None) -> Path:
     """Write the card of a question set that is whole; the certificate is that of the text, None for public text."""
     found = read_json(folder / "stages.json")
@@ -108,6 +114,8 @@ def _selected(found: Json) -> Sequence[str]:
 
 def _retrieval(found: Json) -> Sequence[str]:
     """What the retriever finds of questions that it has not learnt from, beside words alone."""
+    if why := without_retriever(found):
+        return [why]
     said = found.get("retriever", {}).get("test")
     if said is None:
         return []

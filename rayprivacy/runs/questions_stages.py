@@ -125,11 +125,6 @@ class Making:
         return annotations(source) if source is not None else []
 
     @cached_property
-    def backbone(self) -> Backbone:
-        """The public model that learns to ask."""
-        return public_base(self.settings.asker)
-
-    @cached_property
     def evidence(self) -> pa.Table:
         """What is asked about by a model."""
         return evidence_table(self.documents(), self.settings.evidence, self.settings.seed)
@@ -157,7 +152,9 @@ class Making:
         settings, folder, asker = self.settings, self.folder, self.settings.asker
         with folder.stage(WRITER):
             told = lambda done: folder.count("steps", done, asker.steps)  # noqa: E731
-            model = kept_asker(self.backbone, self.pairs, asker, settings.phrases, told, folder.work(""), "questions")
+            base, parent = public_base(asker), folder.work("")
+            model = kept_asker(base, self.pairs, asker, settings.phrases, told, parent, "questions")
+            del base  # its weights would stay in memory while questions are asked
         with folder.stage(EVIDENCE):
             if not len(self.evidence):
                 raise RayPrivacyError(
@@ -208,7 +205,8 @@ class Making:
         return folder
 
     def _choosing(self, asked: pa.Table, eligible: Mask, likelihood: Any) -> Choosing:
-        sets = Sets.about(asked, self.backbone, self.pairs, self.annotated, self.settings.seed)
+        base = public_base(self.settings.asker)
+        sets = Sets.about(asked, base, self.pairs, self.annotated, self.settings.seed)
         return Choosing(sets, eligible, self.settings, likelihood, self.folder.actors)
 
     def _written(self, asked: pa.Table, found: dict[str, Any], chosen: Chosen) -> Json:

@@ -26,7 +26,7 @@ UTILITY = "utility"
 EPSILON = "epsilon"
 REFUSED = "refused"
 FAILED = "failed"
-SEAL = Seal(ReleaseError, "what was charged stays charged once, so run the search again with --resume")
+_CHARGED = {"public": "nothing was charged", "free": "nothing was charged"}  # by rules of charging
 
 
 class Trial(tune.Trainable):
@@ -60,8 +60,10 @@ class _Runner:
         self._trials, self._values = trials, values
 
     def report(self, number: int) -> dict[str, Any]:
+        charged = _CHARGED.get(self._trials.space.charging, "what was charged stays charged once")
+        seal = Seal(ReleaseError, f"{charged}, so run the search again with --resume")
         try:
-            return dict(SEAL.around("a trial")(self._trials.report)(self._values, number))
+            return dict(seal.around("a trial")(self._trials.report)(self._values, number))
         except BudgetRefusedError:
             return {REFUSED: True, "done": True}
         except RayPrivacyError as error:

@@ -29,6 +29,8 @@ def of_set(folder: Path, config: QuestionsConfig) -> list[Chart | Table]:
     public = [question for _, question in public_pairs(config.pairs)] if config.pairs else []
     funnel = [(name.replace("_", " "), f"{count:,}") for name, count in found["counts"].items()]
     funnel.append(("kept by", found["kept_by"]))
+    if why := found.get("retriever", {}).get("left_out"):
+        funnel.append(("retriever", f"none: {why}"))
     return [
         *_by_value(asked),
         Table("From passages to the questions that are kept", ("what", "how many"), funnel, internal=False),

@@ -7,8 +7,10 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.models import asked as learning
 from rayprivacy.models.asked import asked
 from rayprivacy.questions.asker import known_phrases, lessons_of
 from rayprivacy.questions.clozes import Document
@@ -106,3 +108,19 @@ def test_public_pairs_are_rows_with_both_and_too_few_are_refused(tmp_path):
     pq.write_table(pa.Table.from_pylist(rows[:9]), tmp_path / "pairs.parquet")
     with pytest.raises(ConfigError, match=r"^questions\.pairs\.source has 9 rows .*: give at least 10\.$"):
         public_pairs(config)
+
+
+def test_the_loss_is_that_of_answers_and_the_head_reads_nothing_else(known, tiny_backbone):
+    lessons, model = lessons_of(PAIRS, known, tiny_backbone, 64), tiny_backbone.model
+    examples = [learning._example(tiny_backbone, pair, 32) for pair in lessons]
+    head, seen = model.get_output_embeddings(), []
+    hooks = [head.register_forward_hook(lambda _head, inputs, _out: seen.append(inputs[0].shape[:-1]))]
+    found = learning._loss(tiny_backbone.end)(model, examples)
+    hooks.pop().remove()
+    assert seen == [(1, learning._predicted(examples))]
+    whole = 0.0
+    for each in examples:
+        ids = torch.tensor([each.ids])
+        logits = model(input_ids=ids).logits[0, each.first - 1 : -1]
+        whole += float(torch.nn.functional.cross_entropy(logits.float(), ids[0, each.first :], reduction="sum"))
+    assert float(found) == pytest.approx(whole, rel=1e-3)

@@ -12,7 +12,7 @@ from public_pages import paragraphs
 from small_tagger import save_tiny_bert
 
 import rayprivacy as rp
-from rayprivacy.core.errors import ConfigError, RayPrivacyError
+from rayprivacy.core.errors import ConfigError
 
 pytest.importorskip("bm25s")
 from rayprivacy.questions.clozes import Passage
@@ -30,6 +30,7 @@ from rayprivacy.questions.retriever import (
     trained_retriever,
 )
 from rayprivacy.questions.settings import RetrieverConfig
+from rayprivacy.reporting.questions_card import without_retriever
 
 CONFIG = RetrieverConfig(batch=16, epochs=2, max_tokens=48)
 PAGES = 24
@@ -250,15 +251,17 @@ def no_table(folder):
             ),
             "questions.retriever.learning_rate is 1e+30",
         ),
-        "one page": (
-            lambda path, base: train_retriever(
-                table(pages()[:3]), PASSAGES, None, CONFIG.model_copy(update={"base": base}), 0, path / "r"
-            ),
-            "too few to train a retriever",
-        ),
     }.values(),
 )
 def test_bad_input_is_refused_in_a_sentence(how, said, base, tmp_path):
-    with pytest.raises((ConfigError, RayPrivacyError), match=r"^[^\n]+\.$") as refused:
+    with pytest.raises(ConfigError, match=r"^[^\n]+\.$") as refused:
         how(tmp_path, base)
     assert said in str(refused.value)
+
+
+def test_a_set_about_few_passages_has_no_retriever_and_says_so(tmp_path):
+    few = table(pages()[:3])
+    said = train_retriever(few, PASSAGES, None, CONFIG, 0, tmp_path / "r")
+    assert re.fullmatch(r"the questions to learn from are about \d passages, and it takes 10", said["left_out"])
+    assert without_retriever({"retriever": said}) == f"There is no retriever: {said['left_out']}."
+    assert not (tmp_path / "r").exists()

@@ -106,6 +106,17 @@ REFUSED = {
         {"value__annotations": "nowhere.parquet"},
         r"questions\.value\.annotations is 'nowhere\.parquet', which does not exist",
     ),
+    "an engine that there is not": (
+        {"asker__engine": "vllm"},
+        r"'questions\.asker\.engine' is 'vllm': Input should be 'auto', 'transformers' or 'onnxruntime_float32'",
+    ),
+    **{
+        f"no such model of {key.partition('__')[0]}": (
+            {key: "./nowhere"},
+            rf"questions\.{key.replace('__', '.')} is './nowhere', and nothing is there: correct the path",
+        )
+        for key in ("asker__base", "judge__encoder", "retriever__base")
+    },
     "an engine": (
         {"asker__engine": "onnxruntime_float32"},
         r"questions\.asker\.engine is 'onnxruntime_float32', which",

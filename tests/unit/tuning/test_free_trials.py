@@ -10,6 +10,7 @@ from question_sets import write_set, write_space
 from rich.console import Console
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.tuning import trainable
 from rayprivacy.tuning.free_trials import FreeTrials
 from rayprivacy.tuning.search import feasible, start_search
 from rayprivacy.tuning.space import load_space
@@ -128,3 +129,10 @@ def test_a_report_is_the_same_again_and_after_more_estimators_another(place):
     pruned = trials(place, pruning={"grace": 1})
     first, second = pruned.report(VALUES, 1), pruned.report(VALUES, 2)
     assert (first["done"], second) == (False, once)
+
+
+def test_a_free_trial_that_breaks_says_that_nothing_was_charged(place, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(FreeTrials, "report", lambda *_: 1 / 0)
+    said = trainable._Runner(trials(place), VALUES, ".").report(1)
+    assert said[trainable.FAILED].endswith("nothing was charged, so run the search again with --resume.")
