@@ -20,7 +20,6 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import pyarrow as pa
@@ -42,12 +41,15 @@ RIGHT = {CONDITION: 1, EFFECT: 3}  # among how many of the commonest an answer i
 NAMED = 3  # names of a reviewer that count, where they are found
 FEW = 5  # reviewers: a name of fewer is never released, and is not read for
 DRAWS = 20
-REVIEWS = (5, 10, 20, 40, 60)
+REVIEWS = (6, 13, 20, 40, 60)
 
 
 def form(review: Mapping[str, str], condition: bool) -> list[str]:
     """A review as its author filled it in: what it is about, and what its author had to bear."""
-    drug, said = review["urlDrugName"].capitalize(), (review[f"{part}Review"] or "" for part in ("benefits", "comments"))
+    drug, said = (
+        review["urlDrugName"].capitalize(),
+        (review[f"{part}Review"] or "" for part in ("benefits", "comments")),
+    )
     taken = f"I took {drug} for {review['condition']}." if condition else f"I took {drug}."
     return [" ".join([taken, *said]), f"Side effects of {drug}: {review['sideEffectsReview'] or ''}"]
 
@@ -128,17 +130,13 @@ def drawn(mechanism: ThresholdedCounts, sums: Mapping[str, int]) -> ReleasedCoun
 
 def row(bench: Bench, epsilon: float, found: bool, draws: int = DRAWS) -> dict[str, Any]:
     """How many facts are released, and how many of them are right: means of some draws."""
-    needed = users_needed(bench.counts(epsilon, found)[ANSWERS])
-    every, drugs = [bench.released(epsilon, found).to_pylist() for _ in range(draws)], {*bench.drugs}
+    needed, drugs = users_needed(bench.counts(epsilon, found)[ANSWERS]), {*bench.drugs}
+    every = [fact for _ in range(draws) for fact in bench.released(epsilon, found).to_pylist()]
     figures: dict[str, Any] = {"names": "found" if found else "listed", "epsilon": epsilon, "a_fact_needs": needed}
     for attribute in RIGHT:
-        own = [[each for each in facts if each["attribute"] == attribute and each["name"] in drugs] for facts in every]
-        figures[attribute] = {
-            "released": mean(map(len, own)),
-            "right": round(sum(bench.right(each) for each in sum(own, [])) / max(1, sum(map(len, own))), 3),
-        }
-    figures["about_no_drug"] = mean(sum(each["name"] not in drugs for each in facts) for facts in every)
-    return figures
+        own = [bench.right(fact) for fact in every if fact["attribute"] == attribute and fact["name"] in drugs]
+        figures[attribute] = {"released": len(own) / draws, "right": round(sum(own) / max(1, len(own)), 3)}
+    return figures | {"about_no_drug": sum(fact["name"] not in drugs for fact in every) / draws}
 
 
 def rows(data: Path) -> Iterator[dict[str, Any]]:

@@ -1,101 +1,179 @@
-"""Closed book: what a language model answers about invented creatures that learnt the released facts, or the posts.
+"""Closed book: what a language model answers about invented creatures that learnt released facts, posts, or neither.
 
-    python benchmarks/knowledge_closed.py --row facts --json        # and --row base
-    OMP_NUM_THREADS=1 python benchmarks/knowledge_closed.py --row corpus --steps 580 --json
+    OMP_NUM_THREADS=1 python benchmarks/knowledge_closed.py --work DIR --rows base facts corpus --minutes 60 --json
+    python benchmarks/knowledge_closed.py --work DIR --rows generator seqpate --json
 
-The corpus is that of benchmarks/creatures.py (2,000 users, 40 names of 8 attributes). `corpus` is the model that read
-the posts themselves, without privacy: the most to hope for. `facts` learnt what `method: knowledge` makes of the facts
-that are released at `--epsilon`: passages, questions and answers, in the words of the public schema. Both train all
-weights of SmolLM2-135M on rows of 128 tokens. They are asked in other words than schema and posts, behind three public
-examples, and the first line of the greedy answer is compared: exact match, each question once.
+The corpus is that of benchmarks/creatures.py (2,000 users, 40 names of 8 attributes). The rows:
+
+- `base`: SmolLM2-135M as it is;
+- `corpus`: it read the posts themselves, without privacy: the most to hope for;
+- `facts`: it learnt what `method: knowledge` makes of the facts that are released at `--epsilon`: passages, questions
+  and answers, in the words of the public schema;
+- `generator`, `seqpate`: the released model of a run at `--epsilon` on the posts (knowledge_runs.py);
+- `generator-texts`, `seqpate-texts`: SmolLM2-135M, which read the synthetic texts of that run.
+
+What is learnt is learnt by all weights, in `--steps` of 1,024 tokens (knowledge_learning.py). All are asked in other
+words than schema and posts, behind three public examples, and the first line of the greedy answer is compared: exact
+match, each of a fact's `--phrases` questions once. The interval is of 95%, over facts (bootstrap).
+
+Each row is kept in the folder `--work`, with the state of whatever was stopped: a row that is there is not made again,
+one that runs out of `--minutes` goes on the next time, and all that are there are printed.
 """
 
 import argparse
 import json
-import time
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from creatures import Options
 from knowledge import Bench
 from knowledge import _key as key_of
+from knowledge_learning import Learning, learnt
+from knowledge_runs import finished
 
 from rayprivacy.generation import decode
 from rayprivacy.knowledge import facts
 from rayprivacy.knowledge.kinds import shown
 from rayprivacy.models.backbone import Backbone, load_backbone
-from rayprivacy.models.pretraining import pretrained
-from rayprivacy.models.settings import ModelConfig, PretrainConfig
+from rayprivacy.models.settings import ModelConfig
 from rayprivacy.questions.answers import exact_match
 
-USERS, NAMES, MOST, ANSWER_TOKENS, HELD_ROWS = 2000, 40, 40, 12, 16
+USERS, NAMES, MOST, ANSWER_TOKENS, RESAMPLED = 2000, 40, 40, 12, 2000
 EXAMPLES = (  # of a creature that is in no corpus
     ("Which type does Abrakul belong to?", "water"),
     ("What do Abrakuls eat?", "berries"),
     ("Where does Abrakul live?", "Hollow Valley"),
 )
+RUNS = ("generator", "seqpate")
+TEXTS = {f"{method}-texts": method for method in RUNS}
+ROWS = ("base", "corpus", "facts", *RUNS, *TEXTS)
+
+
+class Rows:
+    """The rows of a seed, and what they share, which is made when it is asked for."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments, self._work = arguments, arguments.work
+        self._options = Options(USERS, NAMES, arguments.seed, Options.skew, "all")
+
+    @cached_property
+    def bench(self) -> Bench:
+        """The corpus, its truth and the questions."""
+        return Bench(self._options)
+
+    def name(self, row: str) -> str:
+        """A row with all that it depends on, as its files are called; what it learns in many steps begins with few."""
+        given = self._arguments
+        parts = [row, *([] if row in ("base", "corpus") else [f"{given.epsilon:g}"])]
+        return "-".join([*parts, *([f"{given.learning_rate:g}"] if self._learns(row) else []), str(given.seed)])
+
+    @staticmethod
+    def _learns(row: str) -> bool:
+        return row != "base" and row not in RUNS
+
+    def made(self, row: str) -> dict[str, Any] | None:
+        """A row; None where there was too little time for it."""
+        given, figures = self._arguments, dict[str, Any]()
+        path = self._work / (
+            self.name(row) + (f"-{given.steps}" if self._learns(row) else "") + f"-{given.phrases}.json"
+        )
+        if path.exists():
+            return json.loads(path.read_text())
+        if row in RUNS:
+            run = finished(row, self._options, given.epsilon, self._work)
+            backbone = load_backbone(ModelConfig(base=str(run.path / "model")))
+            model, figures = backbone.model, {"claim": run.certificate.epsilon}
+        else:
+            backbone = load_backbone(ModelConfig())
+            model = backbone.model
+        if self._learns(row):
+            texts, how = self.texts(row), Learning(given.steps, given.learning_rate)
+            found = learnt(backbone, texts, how, self._work / f"{self.name(row)}.pt", given.minutes)
+            if found is None:
+                return None
+            model, figures = (
+                found[0],
+                {"texts": len(texts), "steps": given.steps, "rate": given.learning_rate, **found[1]},
+            )
+        made = {"row": row, "seed": given.seed, "epsilon": given.epsilon, **figures, **self.asked(backbone, model)}
+        path.write_text(json.dumps(made, indent=1))
+        return made
+
+    def texts(self, row: str) -> Sequence[str]:
+        """What a row's model reads."""
+        if row == "corpus":
+            return [text for own in self.bench.texts.values() for text in own]
+        if row in TEXTS:
+            return finished(TEXTS[row], self._options, self._arguments.epsilon, self._work).texts().to_pandas()["text"]
+        found, _ = self.bench.released(USERS, self._arguments.epsilon, MOST, known=False)
+        rows = facts.asked(found, self.bench.config).to_pylist()
+        answered = [prompt_of(row["question"]) + f" {row['answers']['text'][0]}" for row in rows]
+        return [*(each.text for each in facts.passages(found, self.bench.config)), *answered]
+
+    def asked(self, backbone: Backbone, model: Any) -> dict[str, Any]:
+        """Exact match on the questions, and by attribute."""
+        attributes = {each.name: each for each in self.bench.config.attributes}
+        rows = [row for place, (row, _) in enumerate(self.bench._asked) if place % 3 < self._arguments.phrases]
+        examples = "\n\n".join(f"{prompt_of(question)} {answer}" for question, answer in EXAMPLES)
+        prompts = [f"{examples}\n\n{prompt_of(row['question'])}" for row in rows]
+        written = decode.greedy(model, backbone, prompts, ANSWER_TOKENS)
+        by_fact = defaultdict[tuple[str, str], list[float]](list)
+        for row, prompt, document in zip(rows, prompts, written, strict=True):
+            right = shown(self.bench.truth[key_of(row)], attributes[row["attribute"]])
+            by_fact[key_of(row)].append(exact_match(answer_in(backbone.text_after(prompt, document)), right))
+        return scores(by_fact)
+
+
+def answer_in(written: str) -> str:
+    """The first line of what a model wrote."""
+    return written.strip().split("\n")[0]
+
+
+def scores(by_fact: dict[tuple[str, str], list[float]]) -> dict[str, Any]:
+    """The mean over all questions with its interval over facts, and the means by attribute."""
+    facts_of = defaultdict[str, list[float]](list)
+    for (_, attribute), own in by_fact.items():
+        facts_of[attribute].append(float(np.mean(own)))
+    every = np.array([each for own in facts_of.values() for each in own])
+    drawn = np.random.default_rng(0).integers(len(every), size=(RESAMPLED, len(every)))
+    low, high = np.quantile(every[drawn].mean(1), [0.025, 0.975])
+    return {
+        "questions": sum(map(len, by_fact.values())),
+        "exact_match": round(float(every.mean()), 4),
+        "interval": [round(float(low), 4), round(float(high), 4)],
+        "by_attribute": {name: round(float(np.mean(own)), 3) for name, own in facts_of.items()},
+    }
+
+
+def prompt_of(question: str) -> str:
+    """A question as a model is asked it."""
+    return f"Question: {question}\nAnswer:"
 
 
 def main() -> None:
     arguments = _arguments()
-    bench = Bench(Options(USERS, NAMES, arguments.seed, Options.skew, "all"))
-    backbone = load_backbone(ModelConfig())
-    texts, begun = texts_of(bench, arguments), time.process_time()
-    model, losses = backbone.model, {}
-    if texts:
-        how = PretrainConfig(
-            source="public", steps=arguments.steps, batch=8, max_tokens=128, learning_rate=arguments.learning_rate
-        )
-        model, losses = pretrained(backbone, texts, how, HELD_ROWS, lambda _: None)
-    trained = time.process_time() - begun
-    row = {
-        "row": arguments.row,
-        "texts": len(texts),
-        **losses,
-        "cpu_s": round(trained),
-        **asked(bench, backbone, model),
-    }
-    print(json.dumps(vars(arguments) | row, indent=1) if arguments.json else row)
-
-
-def texts_of(bench: Bench, arguments: argparse.Namespace) -> Sequence[str]:
-    """What a row's model reads; nothing for the base."""
-    if arguments.row == "base":
-        return []
-    if arguments.row == "corpus":
-        return [text for own in bench.texts.values() for text in own]
-    found, _ = bench.released(USERS, arguments.epsilon, MOST, known=False)
-    rows = facts.asked(found, bench.config).to_pylist()
-    answered = [_prompt(row["question"]) + f" {row['answers']['text'][0]}" for row in rows]
-    return [*(each.text for each in facts.passages(found, bench.config)), *answered]
-
-
-def asked(bench: Bench, backbone: Backbone, model: Any) -> dict[str, Any]:
-    """Exact match on all questions, and by attribute."""
-    attributes, by = {each.name: each for each in bench.config.attributes}, dict[str, list[float]]()
-    rows = [row for row, _ in bench._asked]
-    examples = "\n\n".join(f"{_prompt(question)} {answer}" for question, answer in EXAMPLES)
-    prompts = [f"{examples}\n\n{_prompt(row['question'])}" for row in rows]
-    written = decode.greedy(model, backbone, prompts, ANSWER_TOKENS)
-    for row, prompt, document in zip(rows, prompts, written, strict=True):
-        answer = backbone.text_after(prompt, document).strip().split("\n")[0]
-        right = shown(bench.truth[key_of(row)], attributes[row["attribute"]])
-        by.setdefault(row["attribute"], []).append(exact_match(answer, right))
-    every = [each for own in by.values() for each in own]
-    shares = {name: round(sum(own) / len(own), 3) for name, own in by.items()}
-    return {"questions": len(every), "exact_match": round(sum(every) / len(every), 4), **shares}
-
-
-def _prompt(question: str) -> str:
-    return f"Question: {question}\nAnswer:"
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    rows = Rows(arguments)
+    unfinished = [row for row in arguments.rows if rows.made(row) is None]
+    for row in unfinished:
+        print(f"{row} is not finished: start this again to go on")
+    found = [json.loads(path.read_text()) for path in sorted(arguments.work.glob("*.json"))]
+    print(json.dumps({"rows": found}, indent=1) if arguments.json else "\n".join(map(str, found)))
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--row", choices=("base", "corpus", "facts"), required=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="folder of rows, states and runs")
+    parser.add_argument("--rows", choices=ROWS, nargs="*", default=[])
     parser.add_argument("--epsilon", type=float, default=3.0)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--steps", type=int, default=160)
+    parser.add_argument("--learning-rate", type=float, default=5e-4)
+    parser.add_argument("--phrases", type=int, choices=(1, 2, 3), default=3, help="questions of a fact")
+    parser.add_argument("--minutes", type=float, default=60.0, help="for the steps of a row")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

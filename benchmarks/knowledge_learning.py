@@ -83,16 +83,16 @@ def learnt(
     }
 
 
-def _train(
-    state: State, objective: Any, rows: Sequence[Row], how: Learning, kept: Path, until: float
-) -> None:
+def _train(state: State, objective: Any, rows: Sequence[Row], how: Learning, kept: Path, until: float) -> None:
     """Take steps up to the last one, or as long as there is time, and keep where it ended."""
     before, begun = state.seconds, time.process_time()
     drawn = pretraining.endlessly(rows, np.random.default_rng(pretraining.SEED))
     drawn = itertools.islice(drawn, state.done * how.batch, None)
     while state.done < how.steps and time.monotonic() < until:
         state.optimizer.zero_grad()
-        losses = [float(_backward(part)) for part in objective.parts(state.model, [*itertools.islice(drawn, how.batch)])]
+        losses = [
+            float(_backward(part)) for part in objective.parts(state.model, [*itertools.islice(drawn, how.batch)])
+        ]
         state.optimizer.step()
         state.losses.append(sum(losses))
         state.done, state.seconds = state.done + 1, before + time.process_time() - begun
