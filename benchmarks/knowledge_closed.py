@@ -23,12 +23,12 @@ one that runs out of `--minutes` goes on the next time, and all that are there a
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from creatures import Options
 from knowledge import Bench
 from knowledge import _key as key_of
@@ -51,13 +51,15 @@ EXAMPLES = (  # of a creature that is in no corpus
 RUNS = ("generator", "seqpate")
 TEXTS = {f"{method}-texts": method for method in RUNS}
 ROWS = ("base", "corpus", "facts", *RUNS, *TEXTS)
+NOT_LEARNT, NOT_PRIVATE = ("base", *RUNS), ("base", "corpus")
+Model = tuple[Backbone, Any, dict[str, Any]]  # a tokenizer's, what is asked, and figures of how it came to be
 
 
 class Rows:
     """The rows of a seed, and what they share, which is made when it is asked for."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self._arguments, self._work = arguments, arguments.work
+        self._given, self._work = arguments, arguments.work
         self._options = Options(USERS, NAMES, arguments.seed, Options.skew, "all")
 
     @cached_property
@@ -65,51 +67,57 @@ class Rows:
         """The corpus, its truth and the questions."""
         return Bench(self._options)
 
-    def name(self, row: str) -> str:
-        """A row with all that it depends on, as its files are called; what it learns in many steps begins with few."""
-        given = self._arguments
-        parts = [row, *([] if row in ("base", "corpus") else [f"{given.epsilon:g}"])]
-        return "-".join([*parts, *([f"{given.learning_rate:g}"] if self._learns(row) else []), str(given.seed)])
-
-    @staticmethod
-    def _learns(row: str) -> bool:
-        return row != "base" and row not in RUNS
-
     def made(self, row: str) -> dict[str, Any] | None:
         """A row; None where there was too little time for it."""
-        given, figures = self._arguments, dict[str, Any]()
-        path = self._work / (
-            self.name(row) + (f"-{given.steps}" if self._learns(row) else "") + f"-{given.phrases}.json"
-        )
-        if path.exists():
-            return json.loads(path.read_text())
-        if row in RUNS:
-            run = finished(row, self._options, given.epsilon, self._work)
-            backbone = load_backbone(ModelConfig(base=str(run.path / "model")))
-            model, figures = backbone.model, {"claim": run.certificate.epsilon}
-        else:
-            backbone = load_backbone(ModelConfig())
-            model = backbone.model
-        if self._learns(row):
-            texts, how = self.texts(row), Learning(given.steps, given.learning_rate)
-            found = learnt(backbone, texts, how, self._work / f"{self.name(row)}.pt", given.minutes)
+        given = self._given
+        steps = [] if row in NOT_LEARNT else [f"{given.steps} steps"]
+        path = self._work / f"{' '.join([self._state(row), *steps, f'{given.phrases} phrases'])}.json"
+        if not path.exists():
+            found = self._ran(row) if row in RUNS else self._learnt(row)
             if found is None:
                 return None
-            model, figures = (
-                found[0],
-                {"texts": len(texts), "steps": given.steps, "rate": given.learning_rate, **found[1]},
-            )
-        made = {"row": row, "seed": given.seed, "epsilon": given.epsilon, **figures, **self.asked(backbone, model)}
-        path.write_text(json.dumps(made, indent=1))
-        return made
+            backbone, model, figures = found
+            epsilon = None if row in NOT_PRIVATE else given.epsilon
+            asked = {"row": row, "seed": given.seed, "epsilon": epsilon, **figures, **self.asked(backbone, model)}
+            path.write_text(json.dumps(asked, indent=1))
+        return json.loads(path.read_text())
 
-    def texts(self, row: str) -> Sequence[str]:
+    def _state(self, row: str) -> str:
+        """A row as its state is called: by all but how many steps there are to be."""
+        given = self._given
+        epsilon = [] if row in NOT_PRIVATE else [f"epsilon {given.epsilon:g}"]
+        rate = [] if row in NOT_LEARNT else [f"rate {given.learning_rate:g}"]
+        return " ".join([row, f"seed {given.seed}", *epsilon, *rate])
+
+    def _ran(self, row: str) -> Model:
+        run = finished(row, self._options, self._given.epsilon, self._work)
+        backbone = load_backbone(ModelConfig(base=str(run.path / "model")))
+        return backbone, backbone.model, {}
+
+    def _learnt(self, row: str) -> Model | None:
+        given = self._given
+        backbone = load_backbone(ModelConfig(base=given.base))
+        if row == "base":
+            return backbone, backbone.model, {}
+        kept = (
+            self._work / f"{self._state(row)}.texts"
+        )  # noise on facts is fresh each time: what goes on reads the same
+        if not kept.exists():
+            kept.write_text(json.dumps(self.texts(row)))
+        texts, how = json.loads(kept.read_text()), Learning(given.steps, given.learning_rate)
+        found = learnt(backbone, texts, how, kept.with_suffix(".pt"), given.minutes)
+        if found is None:
+            return None
+        return backbone, found[0], {"texts": len(texts), "steps": how.steps, "rate": how.learning_rate, **found[1]}
+
+    def texts(self, row: str) -> list[str]:
         """What a row's model reads."""
         if row == "corpus":
             return [text for own in self.bench.texts.values() for text in own]
         if row in TEXTS:
-            return finished(TEXTS[row], self._options, self._arguments.epsilon, self._work).texts().to_pandas()["text"]
-        found, _ = self.bench.released(USERS, self._arguments.epsilon, MOST, known=False)
+            run = finished(TEXTS[row], self._options, self._given.epsilon, self._work)
+            return pq.read_table(run.path / "synthetic.parquet")["text"].to_pylist()
+        found, _ = self.bench.released(USERS, self._given.epsilon, MOST, known=False)
         rows = facts.asked(found, self.bench.config).to_pylist()
         answered = [prompt_of(row["question"]) + f" {row['answers']['text'][0]}" for row in rows]
         return [*(each.text for each in facts.passages(found, self.bench.config)), *answered]
@@ -117,7 +125,7 @@ class Rows:
     def asked(self, backbone: Backbone, model: Any) -> dict[str, Any]:
         """Exact match on the questions, and by attribute."""
         attributes = {each.name: each for each in self.bench.config.attributes}
-        rows = [row for place, (row, _) in enumerate(self.bench._asked) if place % 3 < self._arguments.phrases]
+        rows = [row for place, (row, _) in enumerate(self.bench._asked) if place % 3 < self._given.phrases]
         examples = "\n\n".join(f"{prompt_of(question)} {answer}" for question, answer in EXAMPLES)
         prompts = [f"{examples}\n\n{prompt_of(row['question'])}" for row in rows]
         written = decode.greedy(model, backbone, prompts, ANSWER_TOKENS)
@@ -169,6 +177,11 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder of rows, states and runs")
     parser.add_argument("--rows", choices=ROWS, nargs="*", default=[])
+    parser.add_argument(
+        "--base",
+        default=ModelConfig().base,
+        help="of the rows that are learnt here; for another one take another folder",
+    )
     parser.add_argument("--epsilon", type=float, default=3.0)
     parser.add_argument("--steps", type=int, default=160)
     parser.add_argument("--learning-rate", type=float, default=5e-4)

@@ -1,6 +1,7 @@
 """Benchmarks of knowledge: a model that learns with pauses, what is asked of it, and reviews of drugs."""
 
 import importlib
+import json
 from argparse import Namespace
 from pathlib import Path
 
@@ -51,17 +52,24 @@ def test_scores_are_means_over_questions_with_an_interval_over_facts():
     assert closed.answer_in(" Hollow Valley\nQuestion: what") == "Hollow Valley"
 
 
-def test_a_row_that_is_there_is_not_made_again(tmp_path):
+def test_rows_are_made_once_and_go_on_where_they_stopped(tiny_base, tmp_path, monkeypatch):
     closed = _benchmark("knowledge_closed")
-    given = Namespace(work=tmp_path, seed=3, epsilon=3.0, learning_rate=1e-3, steps=50, phrases=1, minutes=1.0)
-    rows = closed.Rows(given)
-    for row, name in (
-        ("corpus", "corpus-0.001-3-50-1"),
-        ("facts", "facts-3-0.001-3-50-1"),
-        ("seqpate", "seqpate-3-3-1"),
-    ):
-        (tmp_path / f"{name}.json").write_text('{"exact_match": 0.5}')
-        assert rows.made(row) == {"exact_match": 0.5}
+    monkeypatch.setattr(closed, "USERS", 60)
+    monkeypatch.setattr(closed, "NAMES", 3)
+    given = {"seed": 3, "epsilon": 8.0, "learning_rate": 1e-3, "steps": 2, "phrases": 1, "base": str(tiny_base)}
+    rows, hurried = (closed.Rows(Namespace(work=tmp_path, minutes=minutes, **given)) for minutes in (1.0, 0.0))
+    assert hurried.made("facts") is None
+    (kept,) = tmp_path.glob("*.texts")
+    texts = json.loads(kept.read_text())
+    assert any(text.startswith("Question: What type is ") for text in texts), "and passages beside them"
+    found = {row: rows.made(row) for row in ("base", "corpus", "facts")}
+    assert json.loads(kept.read_text()) == texts, "what goes on reads the facts that were released before"
+    assert found["facts"]["texts"] == len(texts)
+    assert found["corpus"]["texts"] == 600
+    assert all(row["questions"] == 24 and len(row["by_attribute"]) == 8 for row in found.values())
+    assert [row["epsilon"] for row in found.values()] == [None, None, 8.0]
+    monkeypatch.setattr(closed, "load_backbone", None)
+    assert {row: hurried.made(row) for row in found} == found
 
 
 @pytest.mark.parametrize("method", ["generator", "seqpate"])
