@@ -149,16 +149,14 @@ class Bench:
 
 
 def attributes_asked(config: KnowledgeConfig) -> dict[str, str]:
-    """The attribute that each phrase of the evaluation asks for: its questions of the schema are nearest, by their mean.
+    """The attribute that each phrase of the evaluation asks for: that whose questions, by their mean, are nearest.
 
     One question alone may be near by a word that says nothing, such as `creature`.
     """
     asked, encoder = [phrase for own in QUESTIONS.values() for phrase in own], SentenceModel.packaged()
     known = [encoder.vectors([each.replace(NAME, "it") for each in own.questions]).mean(0) for own in config.attributes]
-    nearest = (
-        encoder.vectors([each.format(n="it") for each in asked]) @ np.stack([each / norm(each) for each in known]).T
-    )
-    return {phrase: config.attributes[place].name for phrase, place in zip(asked, nearest.argmax(1), strict=True)}
+    near = encoder.vectors([each.format(n="it") for each in asked]) @ np.array([each / norm(each) for each in known]).T
+    return {phrase: config.attributes[place].name for phrase, place in zip(asked, near.argmax(1), strict=True)}
 
 
 def _facts(counts: Mapping[Vote, float]) -> pa.Table:
