@@ -30,18 +30,19 @@ from rayprivacy.knowledge.facts import answers, facts
 from rayprivacy.knowledge.kinds import finder
 from rayprivacy.knowledge.names import Names, name_of, public_names
 from rayprivacy.knowledge.reading import Reader, Vote
+from rayprivacy.methods.knowledge.counting import Asked
 from rayprivacy.methods.knowledge.plan import ANSWERS, NAMES, plan_run, users_needed
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.questions.lexical import placed_stems
-from rayprivacy.release.thresholded import ReleasedCounts, ThresholdedCounts
+from rayprivacy.release.thresholded import KeySums, KnownKeys, ReleasedCounts, ThresholdedCounts
 
 JOBS = Path(__file__).parent.parent / "jobs" / "knowledge"
 CONDITION, EFFECT = "condition", "side effect"
 RIGHT = {CONDITION: 1, EFFECT: 3}  # among how many of the commonest an answer is right
 NAMED = 3  # names of a reviewer that count, where they are found
 FEW = 5  # reviewers: a name of fewer is never released, and is not read for
-DRAWS = 20
-REVIEWS = (6, 13, 20, 40, 60)
+DRAWS = 5
+REVIEWS = (4, 9, 20, 40, 60)
 
 
 def form(review: Mapping[str, str], condition: bool) -> list[str]:
@@ -97,7 +98,8 @@ class Bench:
         """Facts at an epsilon, with fresh noise, of listed names or of those that are `found`."""
         counts = self.counts(epsilon, found)
         names = drawn(counts[NAMES], self.named).keys if found else self.drugs
-        return facts(answers(drawn(counts[ANSWERS], self.sums({*names}))))
+        known = Asked(self.config, tuple(names)).known()
+        return facts(answers(drawn(counts[ANSWERS], self.sums({*names}), known)))
 
     @cached_property
     def columns(self) -> dict[tuple[str, str], Counter[str]]:
@@ -123,14 +125,15 @@ class Bench:
         return bool(places) and said[fact["answer"]] >= places[-1]
 
 
-def drawn(mechanism: ThresholdedCounts, sums: Mapping[str, int]) -> ReleasedCounts:
+def drawn(mechanism: ThresholdedCounts, sums: KeySums, known: KnownKeys = ()) -> ReleasedCounts:
     """What passes, with fresh noise."""
-    return mechanism.to_counts(mechanism.draw(sums))
+    return mechanism.to_counts(mechanism.draw(sums, known))
 
 
 def row(bench: Bench, epsilon: float, found: bool, draws: int = DRAWS) -> dict[str, Any]:
     """How many facts are released, and how many of them are right: means of some draws."""
-    needed, drugs = users_needed(bench.counts(epsilon, found)[ANSWERS]), {*bench.drugs}
+    mechanism, drugs = bench.counts(epsilon, found)[ANSWERS], {*bench.drugs}
+    needed = max(users_needed(mechanism, len(each.values)) for each in bench.config.attributes)
     every = [fact for _ in range(draws) for fact in bench.released(epsilon, found).to_pylist()]
     figures: dict[str, Any] = {"names": "found" if found else "listed", "epsilon": epsilon, "a_fact_needs": needed}
     for attribute in RIGHT:
