@@ -21,7 +21,7 @@ from rayprivacy.models.features import Row
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import merged, trainable
 
-KEPT, HELD_ROWS, TOLD = 40, 16, 10  # steps between two states; rows whose loss is measured; steps between two lines
+KEPT, HELD_ROWS, TOLD = 300, 16, 10  # seconds between two states; rows whose loss is measured; steps between two lines
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ def learnt(
     state = State(model, torch.optim.AdamW(model.parameters(), lr=how.learning_rate, fused=True)).found(kept)
     loss, calls = pretraining._loss_in(backbone.model.dtype), max(1, pretraining.CALL_TOKENS // how.row_tokens)
     objective = pretraining.Objective[Row](loss, pretraining._predicted, calls)
+    if state.done > how.steps:
+        raise SystemExit(f"{kept} has {state.done} steps, and {how.steps} are asked for: ask for more, or remove it.")
     _train(state, objective, others, how, kept, time.monotonic() + 60 * minutes)
     if state.done < how.steps:
         return None
@@ -85,21 +87,21 @@ def learnt(
 
 def _train(state: State, objective: Any, rows: Sequence[Row], how: Learning, kept: Path, until: float) -> None:
     """Take steps up to the last one, or as long as there is time, and keep where it ended."""
-    before, begun = state.seconds, time.process_time()
+    before, begun, last = state.seconds, time.process_time(), time.monotonic()
     drawn = pretraining.endlessly(rows, np.random.default_rng(pretraining.SEED))
     drawn = itertools.islice(drawn, state.done * how.batch, None)
     while state.done < how.steps and time.monotonic() < until:
         state.optimizer.zero_grad()
-        losses = [
-            float(_backward(part)) for part in objective.parts(state.model, [*itertools.islice(drawn, how.batch)])
-        ]
+        batch = [*itertools.islice(drawn, how.batch)]
+        losses = [float(_backward(part)) for part in objective.parts(state.model, batch)]
         state.optimizer.step()
         state.losses.append(sum(losses))
         state.done, state.seconds = state.done + 1, before + time.process_time() - begun
         if state.done % TOLD == 0:
             print(f"{state.done} of {how.steps} steps, loss {np.mean(state.losses[-TOLD:]):.3f}", flush=True)
-        if state.done % KEPT == 0:
+        if time.monotonic() > last + KEPT:
             state.keep(kept)
+            last = time.monotonic()
     state.keep(kept)
 
 

@@ -35,6 +35,8 @@ def test_a_model_that_learns_with_pauses_is_the_one_that_learnt_without(tiny_bac
     assert torch.load(stopped)["done"] == 5, "fewer steps are a part of the same training"
     again, other = learning.learnt(tiny_backbone, TEXTS, how, stopped, 5.0)
     assert {**other, "cpu_s": 0} == {**figures, "cpu_s": 0}
+    with pytest.raises(SystemExit, match="has 12 steps, and 5 are asked for"):
+        learning.learnt(tiny_backbone, TEXTS, few, stopped, 5.0)
     weights = again.state_dict()
     assert all(torch.equal(each, weights[name]) for name, each in model.state_dict().items())
 
