@@ -184,7 +184,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--epsilon", type=float, default=3.0)
     parser.add_argument("--steps", type=int, default=160)
-    parser.add_argument("--learning-rate", type=float, default=5e-4)
+    parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--phrases", type=int, choices=(1, 2, 3), default=3, help="questions of a fact")
     parser.add_argument("--minutes", type=float, default=60.0, help="for the steps of a row")
     parser.add_argument("--seed", type=int, default=0)

@@ -102,19 +102,18 @@ def test_reviews_of_a_drug_agree_on_what_it_is_for(tmp_path):
         _review(n, "prozac", "Depression", "nausea" if n % 2 else "no nausea, but a headache") for n in range(40)
     ]
     reviews += [_review(n, "effexor-xr", "anxiety", "none", "My anxiety went away.") for n in range(100, 130)]
-    reviews += [_review(200, "abilify", "acne", "")]
     pq.write_table(pa.Table.from_pylist(reviews), tmp_path / "reviews_druglib.parquet")
     bench = drugs.Bench(tmp_path, condition=True)
     assert bench.columns["prozac", "condition"] == {"depression": 40}
     assert bench.columns["prozac", "side effect"] == {"nausea": 40, "headache": 20}
-    assert bench.reviews() == {6: 2, 13: 2, 20: 2, 40: 1, 60: 0}
+    assert bench.reviews() == {4: 2, 9: 2, 20: 2, 40: 1, 60: 0}
     found = {(row["name"], row["attribute"]): row["answer"] for row in bench.released(8.0, False).to_pylist()}
     assert found["prozac", "condition"] == "depression"
     assert found[name_of("effexor-xr"), "condition"] == "anxiety"
-    assert not [name for name, _ in found if name == "abilify"]
     said = {"name": "prozac", "attribute": "condition"}
     assert bench.right({**said, "answer": "depression"})
     assert not bench.right({**said, "answer": "acne"})
+    bench.drugs = ["prozac", name_of("effexor-xr")]  # of others a few have an answer by chance
     row = drugs.row(bench, 8.0, False, draws=2)
     assert row["condition"] == {"released": 2, "right": 1.0}
     without = drugs.Bench(tmp_path, condition=False).sums({"prozac", name_of("effexor-xr")})
