@@ -13,7 +13,7 @@ from rayprivacy.release.thresholded import SCALE, ThresholdedCounts
 
 COUNTS = ThresholdedCounts(most=4, sigma=6.0, delta=5e-7)
 LOOSE = ThresholdedCounts(most=4, sigma=2.0, delta=0.05)  # a threshold that lone keys pass often enough to be counted
-LONE = 100_000
+QUESTIONS = 5_000
 EVERY = 1e-6  # of draws that are what they should be, rejected
 KNOWN = [[f"{question} {answer}" for answer in range(12)] for question in range(50)]
 
@@ -32,15 +32,15 @@ def test_each_known_key_draws_noise_once_whoever_has_it_and_neighbours_draw_as_o
 
 
 def test_known_keys_that_nobody_has_pass_as_often_as_chance_allows_and_those_of_one_unit_hardly_more():
-    mechanism, questions = replace(LOOSE, sigma=4.0), [[f"{n} {m}" for m in range(12)] for n in range(20_000)]
-    for held in ({}, {f"{n} {m}": 1 for n in range(20_000) for m in range(4)}):
+    mechanism, questions = replace(LOOSE, sigma=4.0), [[f"{n} {m}" for m in range(12)] for n in range(QUESTIONS)]
+    for held in ({}, {f"{n} {m}": 1 for n in range(QUESTIONS) for m in range(4)}):
         passed = {word.split()[0] for word in mechanism.to_counts(mechanism.draw(held, questions)).keys}
         nobody, lone = (mechanism.passing(count, known=12) for count in (0, 1))
         chance = 1 - (1 - nobody) ** 8 * (1 - (lone if held else nobody)) ** 4
-        assert stats.binomtest(len(passed), 20_000, chance).pvalue > EVERY
+        assert stats.binomtest(len(passed), QUESTIONS, chance).pvalue > EVERY
         if not held:
             assert 0.9 * 0.005 < chance <= 0.005
-            assert stats.binomtest(len(passed), 20_000, 0.005, alternative="greater").pvalue > EVERY
+            assert stats.binomtest(len(passed), QUESTIONS, 0.005, alternative="greater").pvalue > EVERY
 
 
 @pytest.mark.parametrize("known", [1, 12, 500, 10**6])
@@ -64,14 +64,6 @@ def test_a_known_key_is_released_above_its_cut_and_any_other_above_the_threshold
     assert stats.binomtest(passed[True], 600, stats.norm.sf((COUNTS.threshold - at) / std)).pvalue > EVERY
     assert all(line == (COUNTS.threshold if word.startswith("lone") else at) / SCALE for word, line in lines.items())
     assert (found.counts > found.lines).all()
-
-
-def test_lone_keys_beside_known_ones_pass_no_more_often_than_delta():
-    units = LONE // LOOSE.most
-    lone = {f"{user} {n}": 1 for user in range(units) for n in range(LOOSE.most)}
-    found = LOOSE.to_counts(LOOSE.draw(lone, [[f"known {n}" for n in range(12)]])).keys
-    passed = len({word.split()[0] for word in found} - {"known"})
-    assert stats.binomtest(passed, units, LOOSE.delta, alternative="greater").pvalue > EVERY
 
 
 @pytest.mark.parametrize("unit", ADVERSARIES.values(), ids=ADVERSARIES)
@@ -118,4 +110,4 @@ def test_two_worlds_are_told_apart_by_known_keys_no_better_than_charged():
         return alarms(1), alarms(0)
 
     assert not betrays_more(*tells(charged), runs, charged.sigma)
-    assert charged.cut(4) < charged.threshold
+    assert betrays_more(*tells(replace(charged, sigma=charged.sigma / 3)), runs, charged.sigma)
