@@ -56,8 +56,8 @@ def _json(line):
             ["86.41% would be released", "5e-07 is kept for thresholds", "5e-07 is left for noise"],
         ),
         (
-            f"{KNOWLEDGE} --users 2000 --epsilon 3 --known-answers 12",
-            "sigma = 1.58769 for epsilon 3, delta 1e-06; a key needs about 57 users (2.85% of 2000), one of 12 known 34\n",
+            f"{KNOWLEDGE} --epsilon 3 --known-answers 12",
+            "sigma = 1.58769 for epsilon 3, delta 1e-06; a key needs about 57 users, one of 12 known 34\n",
             ["86.41% would be released", "threshold 56.96, and of known answers, above 33.55, 99.97%"],
         ),
         (f"{SANTEXT} --epsilon 2", "epsilon = 300 per document", ["no meaningful guarantee"]),
