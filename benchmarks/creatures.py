@@ -4,7 +4,8 @@
 
 After ContinuousBench (arXiv 2606.01849), with users: each writes 10 short posts, every one about a creature, which is
 drawn by a public skew, and about four of its eight attributes, among other things. 5% of the statements are wrong, some
-words are misspelt, some users write no capitals. Written are
+words are misspelt, some users write no capitals. What everybody knows of creatures: the twelve types, the twelve things
+that they eat, and that they weigh from 1 to 500 kg and live for 1 to 120 years. Written are
 
 - `private.parquet`: user, text;
 - `statements.parquet`: row of the former, name, attribute, answer: what it says, right or wrong;
@@ -73,12 +74,14 @@ SCHEMA = {
             "name": "weight",
             "kind": "number",
             "unit": ["kg", "kilos", "kilograms"],
+            "between": [1, 500],
             "questions": ["How much does {name} weigh?", "What is the weight of {name}?", "How heavy is {name}?"],
         },
         {
             "name": "lifespan",
             "kind": "number",
             "unit": ["years", "yrs"],
+            "between": [1, 120],
             "questions": ["How long does {name} live?", "What is the lifespan of {name}?", "How old does {name} get?"],
         },
         {

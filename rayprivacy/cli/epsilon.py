@@ -314,6 +314,9 @@ def epsilon_knowledge(
     ],
     support: Annotated[float, typer.Option(help="How many users have a key: a guess.")],
     users: Annotated[float | None, typer.Option(help="About how many users there are: a public guess.")] = None,
+    known_answers: Annotated[
+        int | None, typer.Option(help="How many answers a question has, where a public list has them all.")
+    ] = None,
     releases: Annotated[int, typer.Option(help="Releases of counts, which share the budget alike.")] = 1,
     share_of_delta: Annotated[float, typer.Option(help="Part of delta that the thresholds take together.")] = 0.5,
     sigma: Sigma = None,
@@ -338,17 +341,23 @@ def epsilon_knowledge(
     counts = ThresholdedCounts(keys_per_user, noise, min(kept / releases, MOST_DELTA))
     least, std, passing = counts.threshold / SCALE, counts.noise_std_grid / SCALE, counts.passing(support)
     of_users = f" ({least / ask.positive('--users', users):.2%} of {users:g})" if users is not None else ""
+    more, less, also = dict[str, float](), "", ""
+    if known_answers is not None:
+        known = ask.whole("--known-answers", known_answers)
+        more = {"cut": counts.cut(known) / SCALE, "passing_known": counts.passing(support, known)}
+        less = f", one of {known} known {math.ceil(more['cut'])}"
+        also = f", and of known answers, above {more['cut']:.4g}, {more['passing_known']:.2%}"
     Answer(
-        headline=f"{asked.headline(cost, noise)}; a key needs about {math.ceil(least)} users{of_users}",
+        headline=f"{asked.headline(cost, noise)}; a key needs about {math.ceil(least)} users{of_users}{less}",
         epsilon=cost,
         delta=delta,
-        noise={"sigma": noise, "std": std, "threshold": least, "passing": passing},
+        noise={"sigma": noise, "std": std, "threshold": least, "passing": passing, **more},
         accountants={"gdp": cost},
         relation=RELATION,
         unit="user",
         assumptions=(
             f"of keys that {ask.positive('--support', support):g} users have, {passing:.2%} would be released:"
-            f" noise std {std:.4g} on each count, threshold {least:.4g}",
+            f" noise std {std:.4g} on each count, threshold {least:.4g}{also}",
             f"{releases} Gaussian events with a threshold, L2 sensitivity sqrt({keys_per_user}); {ACCOUNTED}",
             f"delta {kept:g} is kept for thresholds (`ledger create --threshold-delta`): {rest:g} is left for noise",
         ),

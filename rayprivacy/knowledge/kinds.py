@@ -3,6 +3,7 @@
 Normalisation is public and comes before counting: `12kg`, `twelve kilos` and `12.0 kilograms` are one answer.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,11 +60,11 @@ def finder(attribute: AttributeConfig) -> Finder | None:
         case "category":
             return _values(attribute.values)
         case "number":
-            return _numbers(attribute.unit)
+            return _numbers(attribute.unit, attribute.between)
         case "date":
             return lambda sentence, _: list(_dates(sentence))
         case "place":
-            return lambda sentence, _: places(sentence)
+            return _values(attribute.values) if attribute.values else lambda sentence, _: places(sentence)
     return None
 
 
@@ -106,12 +107,14 @@ def _values(values: Sequence[str]) -> Finder:
     return find
 
 
-def _numbers(unit: Sequence[str]) -> Finder:
+def _numbers(unit: Sequence[str], between: tuple[int, int] | None) -> Finder:
+    low, high = between or (0, math.inf)
     spelt = "|".join(re.escape(each) for each in sorted(unit, key=len, reverse=True))
     pattern = re.compile(rf"{_NUMBER}\s?-?(?:{spelt})\b" if unit else rf"{_NUMBER}(?![\w%]|[.,]\d)", re.IGNORECASE)
 
     def find(sentence: str, words: Stems) -> list[Candidate]:
-        return [Candidate(*match.span(), _plain(match["number"])) for match in pattern.finditer(sentence)]
+        found = [Candidate(*match.span(), _plain(match["number"])) for match in pattern.finditer(sentence)]
+        return [each for each in found if low <= float(each.answer) <= high]
 
     return find
 

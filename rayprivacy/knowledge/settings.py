@@ -3,14 +3,18 @@
 All of it is public. This file imports no package of the extra.
 """
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from rayprivacy.core.config import Config, PathKind
+from rayprivacy.questions.answers import normalised
 
 NAME = "{name}"  # stands in a question for the name that it asks about
+MOST_KNOWN = 1_000_000  # known answers of all names together; each draws noise, a million in a quarter of a minute
 Kind = Literal["category", "number", "date", "place", "name"]
+Whole = Annotated[int, Field(ge=0, le=10**12)]
 
 
 class NamesConfig(Config):
@@ -34,8 +38,10 @@ class AttributeConfig(Config):
     Attributes:
         name: of the attribute.
         kind: of its answers: one of some `values`, a number, a date, a place, or another name.
-        values: a public list of all answers; a category must have one.
+        values: a public list of all answers; a category must have one, and a place may. Its answers are known, and need
+            fewer users.
         unit: how the unit of a number may be written, the plain form first; left out, it has none.
+        between: the least and the greatest number that can be an answer. Whole ones between them are known answers.
         questions: that ask for it, in which {name} stands for the name. Their words are what an answer is looked for
             beside.
         sentences: that state it, with {name} and {answer}, for the passages; left out, plain ones.
@@ -45,6 +51,7 @@ class AttributeConfig(Config):
     kind: Kind
     values: tuple[str, ...] = ()
     unit: tuple[str, ...] = ()
+    between: tuple[Whole, Whole] | None = None
     questions: tuple[str, ...] = Field(min_length=1)
     sentences: tuple[str, ...] = (
         "The {attribute} of {name} is {answer}.",
@@ -72,11 +79,20 @@ class AttributeConfig(Config):
     def _fits_its_kind(self) -> "AttributeConfig":
         if self.kind == "category" and not self.values:
             raise ValueError(f"the attribute {self.name!r} is a category without values: list them, or change its kind")
-        if self.values and self.kind != "category":
+        if self.values and self.kind not in ("category", "place"):
             raise ValueError(f"the attribute {self.name!r} is a {self.kind} with values: make it a category")
-        if self.unit and self.kind != "number":
-            raise ValueError(f"the attribute {self.name!r} is a {self.kind} with a unit: only a number has one")
+        for key in ("unit", "between"):
+            if getattr(self, key) and self.kind != "number":
+                raise ValueError(f"the attribute {self.name!r} is a {self.kind} with '{key}': only a number has it")
+        if self.between and self.between[0] > self.between[1]:
+            raise ValueError(f"the attribute {self.name!r} is between {self.between}: write the lesser number first")
         return self
+
+    def known(self, names: Sequence[str]) -> Sequence[Any]:
+        """All answers, or all whole ones, where public settings or these released names say them; none where not."""
+        if self.between:
+            return range(self.between[0], self.between[1] + 1)
+        return [*dict.fromkeys(map(normalised, self.values))] or (names if self.kind == "name" else ())
 
 
 class ReaderConfig(Config):
@@ -141,6 +157,15 @@ class KnowledgeConfig(Config):
     rounds: Literal[1, 2] = 1
     names_share: float = Field(default=0.1, gt=0, lt=1)
     model: LearningConfig | None = None
+
+    def known(self, names: Sequence[str]) -> dict[str, Sequence[Any]]:
+        """The known answers of each attribute that has any; where all keys would be too many, it counts as unknown."""
+        found, left = dict[str, Sequence[Any]](), MOST_KNOWN
+        for each in self.attributes:
+            answers = each.known(names)
+            if 0 < (keys := len(names) * len(answers)) <= left:
+                found[each.name], left = answers, left - keys
+        return found
 
     @field_validator("attributes")
     @classmethod

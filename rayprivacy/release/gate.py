@@ -41,7 +41,7 @@ from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.ledger.store import LedgerApi
 from rayprivacy.release.figure_vectors import FigureVectors
 from rayprivacy.release.histogram import HistogramMechanism, Margins, Shares
-from rayprivacy.release.thresholded import KeySums, ReleasedCounts, ThresholdedCounts
+from rayprivacy.release.thresholded import KeySums, KnownKeys, ReleasedCounts, ThresholdedCounts
 from rayprivacy.release.votes import Means, VoteMechanism, Votes
 
 _POLL_SECONDS = 0.2
@@ -243,15 +243,17 @@ class Gate:
         mechanism: ThresholdedCounts,
         sums: Private[KeySums],
         *,
+        known: KnownKeys = (),
         asked: Asked,
         stage: str = "",
     ) -> Released[ReleasedCounts]:
-        """Charge, draw and store once; return the keys above the threshold that the ledger now holds.
+        """Charge, draw and store once; return the keys that passed, which the ledger now holds.
 
         Args:
             release_id: the release that pays.
             mechanism: the noise, the threshold and their event.
             sums: how many units have each key, from `mechanism.contribution`.
+            known: keys that follow from public settings and earlier releases, which `asked` names.
             asked: what is read, and how keys are found in it.
             stage: names these counts where a run releases several.
 
@@ -262,7 +264,7 @@ class Gate:
         """
         checked = mechanism.check(sums.reveal())
         charge = self._reserved("release-counts", release_id, mechanism, asked, stage)
-        stored = self._stored(charge, lambda: mechanism.draw(checked))
+        stored = self._stored(charge, lambda: mechanism.draw(checked, known))
         return Released(mechanism.to_counts(stored), release_id, RELEASE_SEAL)
 
     def _reserved(

@@ -1,5 +1,7 @@
 """Counts of units by key, over an unknown set of keys: Gaussian noise, and a threshold up to which no key is released.
 
+Some keys may be known to everybody beforehand; they need no threshold.
+
 Sources: Korolova et al. 2009; Gopi et al., "Differentially Private Set Union", ICML 2020. What thousands of users name
 (products, places, answers to a public question) is a set of strings that nobody knows beforehand. Each unit counts once
 for each of at most c keys; keys that somebody has get noise, and those above a threshold are released with their noisy
@@ -12,12 +14,18 @@ counts. On the grid of 2^-20,
 Keys at or under the threshold are not released, nor is their number. A key that nobody has draws no noise, because the
 set of all strings has no end. So the set of keys that draw noise is private, and the proof has to take it into account.
 
-**Proof.** Let D' be the corpus D and one unit u more. K are the keys that somebody in D has, N those that u alone has
-(in D' and not in D), at most c of them. Every other key of u is in K, shared with somebody.
+**Known keys** are a finite set P of keys that follows from public settings and from earlier releases, never from the
+corpus: the answers of a public list to a question about a released name. All of them draw noise, whoever has them. So
+what is done with their noisy sums is free, and a lower line (`cut`) may be drawn, one against mere chance: among the m
+known answers to a question that nobody answers, one comes out with a probability of at most 0.5%.
+
+**Proof.** Let D' be the corpus D and one unit u more. K are the known keys, and those that somebody in D has. N are
+those that u alone has (in D' and not in D) and that are not known, at most c of them. All other keys of u are in K.
 
 1. On K. A key of K draws noise in both corpora, of its own and independent of all else. Its sums differ by 2^20 if u
-   has it, and else not at all: by at most sqrt(c) 2^20 in L2 over all of K. Noise, and then a threshold on each key, is
-   the Gaussian mechanism of multiplier sigma, and something done to its output. Let G and G' be what is released of K.
+   has it, and else not at all: by at most sqrt(c) 2^20 in L2 over all of K. Noise, and then a threshold or a cut on
+   each key, is the Gaussian mechanism of multiplier sigma, and something done to its output. Let G and G' be what is
+   released of K.
 2. On N. In D no key of N is released. In D' each of them has the sum 2^20, and is released if its noise is at least
    t = ceil(s z) + 1. The discrete Gaussian gives n a probability of exp(-n^2 / 2s^2) / Z. Its tail from t on is at most
    the integral of the same function from t - 1 >= 0 on, on which it falls, and Z >= s sqrt(2 pi) by Poisson's summation
@@ -27,23 +35,28 @@ set of all strings has no end. So the set of keys that draw noise is private, an
 3. Together. D releases G. D' releases G', and keys of N besides with a probability p <= delta_T that does not depend
    on the noise on K. That is the pair of distributions of the event (`accounting.events`), which says how it composes.
 
-Where u has no key, or none alone, p is 0; where nobody else has any, K is empty and G says nothing. The proof needs no
-order of the keys and no number of them: the noise of a key is drawn from the operating system's entropy, independently
-of all other keys and of how many there are, and what is released is sorted by key.
+Where u has no key, or none alone, p is 0; where nobody else has any and none is known, K is empty and G says nothing.
+If known keys drew noise only where somebody has them, they would be in N, and pass a cut that hides no one: step 2
+would not hold. The proof needs no order of the keys and no number of them: the noise of a key is drawn from the
+operating system's entropy, independently of all other keys and of how many there are, and what is released is sorted by
+key.
 
 How exact the Gaussian's event is for discrete noise is said in `votes`. On whole counts it would not do: at c = 1 and
 sigma = 1 the noise would have a standard deviation of one step, and a delta of up to 1.8 times that of the curve which
 is charged. Hence the grid.
 
-**What a released count says.** A key that is released had a noisy count above the threshold, so those with little
-support come out too high: an interval around the noisy count would miss them too often. `ReleasedCounts.interval` is
-one given that the key was released. Its lower end is the count at which a noisy count, if it is above the threshold, is
-as large as this one with a probability of half of what the confidence leaves. Its upper end is that of an interval
-around the noisy count: to be released makes it less likely, and never more, that noise went far down.
+**What a released count says.** A key that is released had a noisy count above its line, so those with little support
+come out too high: an interval around the noisy count would miss them too often. `ReleasedCounts.interval` is one given
+that the key was released. Its lower end is the count at which a noisy count, if it is above the line, is as large as
+this one with a probability of half of what the confidence leaves. Its upper end is that of an interval around the noisy
+count: to be released makes it less likely, and never more, that noise went far down. It holds for a key that was chosen
+before it was looked at; the largest of several answers is a little too large besides.
 
 >>> counts = ThresholdedCounts(most=4, sigma=2.0, delta=1e-6)
 >>> round(counts.threshold / SCALE, 1), round(counts.passing(10), 3), round(counts.passing(40), 3)
 (21.1, 0.003, 1.0)
+>>> round(counts.cut(12) / SCALE, 1), round(counts.passing(10, known=12), 3)
+(13.4, 0.2)
 >>> counts.contribution(Key.for_tests(), ["ann", "ann", "bob"], ["red", "red", "red"])
 Counter({'red': 2})
 """
@@ -51,7 +64,7 @@ Counter({'red': 2})
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -75,24 +88,26 @@ MOST_LETTERS = 1000  # of a key
 _MOST_UNITS = 2**30
 _SLACK = 1e-11  # relative, of logarithms of probabilities; far above the rounding of their library
 _HALVINGS = 60
+_BY_CHANCE = 0.005  # with which a question that nobody answers has a known answer released, at most
 
+KnownKeys = Iterable[Sequence[str]]  # of each question the keys that answer it, none of them twice; public
 KeySums = Mapping[str, int]  # how many units have a key; private
 _Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class ReleasedCounts:
-    """The keys that passed, in their order, with their noisy counts; and the public noise and threshold, in units."""
+    """The keys that passed, in their order, with noisy counts, the line that each is above, and the noise, in units."""
 
     keys: tuple[str, ...]
     counts: _Floats
+    lines: _Floats  # [keys]; public
     std: float
-    threshold: float
 
     def interval(self, confidence: float = 0.95) -> tuple[_Floats, _Floats]:
         """Least and largest counts [keys] that go with the noisy ones, given that the keys were released.
 
-        Each holds for its key with at least the confidence. A count is at least 1.
+        Each holds for its key with at least the confidence.
         """
         if not 0 < confidence < 1:
             raise ReleaseError(f"confidence is {confidence}: give a number between 0 and 1, e.g. 0.95.")
@@ -101,10 +116,10 @@ class ReleasedCounts:
 
     def _least(self, log_tail: float) -> _Floats:
         """The counts whose noisy ones, where they are released, are as large as these with this probability."""
-        low, high = np.ones_like(self.counts), self.counts
+        low, high = np.zeros_like(self.counts), self.counts
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            over = log_ndtr((middle - self.counts) / self.std) - log_ndtr((middle - self.threshold) / self.std)
+            over = log_ndtr((middle - self.counts) / self.std) - log_ndtr((middle - self.lines) / self.std)
             low, high = np.where(over < log_tail, middle, low), np.where(over < log_tail, high, middle)
         return low
 
@@ -151,6 +166,10 @@ class ThresholdedCounts:
         """The largest noisy sum that is not released, in grid steps."""
         return SCALE + math.ceil(Fraction(self.noise_std_grid) * Fraction(upper_quantile(self.delta / self.most)))
 
+    def cut(self, known: int) -> int:
+        """The largest noisy sum that is not released of a key that is one of so many known answers to a question."""
+        return math.ceil(Fraction(self.noise_std_grid) * Fraction(upper_quantile(_BY_CHANCE / known)))
+
     @property
     def event(self) -> SelfComposedDpEvent:
         """What the ledger is charged."""
@@ -166,9 +185,10 @@ class ThresholdedCounts:
         """Everything that fixes the mechanism, as JSON values."""
         return {"mechanism": "thresholded-counts", "scale": SCALE, **asdict(self)}
 
-    def passing(self, support: float) -> float:
-        """About the probability with which a key that so many units have is released."""
-        return math.erfc((self.threshold - support * SCALE) / (self.noise_std_grid * math.sqrt(2))) / 2
+    def passing(self, support: float, known: int = 0) -> float:
+        """About the probability with which a key of so many units is released; it may be one of so many known ones."""
+        line = self.cut(known) if known else self.threshold
+        return math.erfc((line - support * SCALE) / (self.noise_std_grid * math.sqrt(2))) / 2
 
     def contribution(self, key: Key, owners: Sequence[str], words: Sequence[str]) -> Counter[str]:
         """How many of these units have each key: unit and key of each mention, in any order and as often as it comes.
@@ -195,22 +215,29 @@ class ThresholdedCounts:
             raise ReleaseError("the sums are not numbers of units by key: add up what contribution() gives.")
         return sums
 
-    def draw(self, sums: KeySums) -> bytes:
+    def draw(self, sums: KeySums, known: KnownKeys = ()) -> bytes:
         """The keys that pass, with their noisy sums, as bytes; only the gate calls this, after the charge has started.
 
-        Every key that somebody has draws fresh noise, before any is looked at.
+        Every known key, and every other key that somebody has, draws fresh noise, before any is looked at.
         """
-        held = sorted(word for word, count in self.check(sums).items() if count)
-        signal = np.array([sums[word] for word in held], dtype=np.int64) * SCALE
-        noisy = noise.add_discrete_gaussian(signal, self.noise_std_grid).tolist() if held else []
-        passed = {word: steps for word, steps in zip(held, noisy, strict=True) if steps > self.threshold}
-        return json.dumps(passed).encode()
+        held = {word: count for word, count in self.check(sums).items() if count}
+        passed = dict[str, tuple[int, int]]()
+        for words in known:
+            passed |= self._above(self.cut(len(words)), words, [held.pop(word, 0) for word in words])
+        passed |= self._above(self.threshold, held, held.values())
+        return json.dumps(passed, sort_keys=True).encode()
+
+    def _above(self, line: int, words: Collection[str], counts: Iterable[int]) -> dict[str, tuple[int, int]]:
+        """Of these keys those whose noisy sums are above a line, with the two."""
+        signal = np.array([*counts], dtype=np.int64) * SCALE
+        noisy = noise.add_discrete_gaussian(signal, self.noise_std_grid).tolist() if words else []
+        return {word: (steps, line) for word, steps in zip(words, noisy, strict=True) if steps > line}
 
     def to_counts(self, stored: bytes) -> ReleasedCounts:
         """What passed, from the bytes that were drawn."""
         passed = json.loads(stored)
-        counts = np.array(list(passed.values()), dtype=np.float64) / SCALE
-        return ReleasedCounts(tuple(passed), counts, self.noise_std_grid / SCALE, self.threshold / SCALE)
+        counts, lines = np.array([*passed.values()], dtype=np.float64).reshape(-1, 2).T / SCALE
+        return ReleasedCounts(tuple(passed), counts, lines, self.noise_std_grid / SCALE)
 
 
 def is_key(word: object) -> bool:

@@ -36,7 +36,7 @@ from rayprivacy.release.figure_vectors import FigureVectors
 from rayprivacy.release.files import FileRelease, release_file
 from rayprivacy.release.gate import Asked, Gate, VoteManifest, input_digest
 from rayprivacy.release.histogram import HistogramMechanism, Margins
-from rayprivacy.release.thresholded import KeySums, ReleasedCounts, ThresholdedCounts
+from rayprivacy.release.thresholded import KeySums, KnownKeys, ReleasedCounts, ThresholdedCounts
 from rayprivacy.release.votes import VoteMechanism
 from rayprivacy.runs.account import charged_besides
 from rayprivacy.runs.directory import BASE_MODEL, CORPUS_BY, R, Run, forget_another_corpus
@@ -308,11 +308,17 @@ class RunContext(Generic[R]):
         return released
 
     def release_counts(
-        self, stage: str, mechanism: ThresholdedCounts, sums: Private[KeySums], *, question: str
+        self,
+        stage: str,
+        mechanism: ThresholdedCounts,
+        sums: Private[KeySums],
+        *,
+        known: KnownKeys = (),
+        question: str,
     ) -> Released[ReleasedCounts]:
         """Release how many units have each key, above a threshold; see `Gate.release_counts` and `asked`."""
         identity, name, asked = self.plan.stage(stage).name, self.recipe.release_id, self.asked(question)
-        released = self.gate.release_counts(name, mechanism, sums, asked=asked, stage=identity)
+        released = self.gate.release_counts(name, mechanism, sums, known=known, asked=asked, stage=identity)
         self._charged(mechanism.event)
         return released
 

@@ -218,7 +218,10 @@ def test_another_corpus_is_another_release_and_another_recipe_is_refused(bench):
     assert _states(bench) == CHARGED
 
 
-def test_public_names_leave_the_whole_budget_to_answers_and_are_held_to(bench):
+def test_public_names_leave_the_whole_budget_to_answers_and_are_held_to(bench, monkeypatch):
+    """Their known answers draw noise, also about the one that nobody mentions."""
+    drawn, real = [], noise.add_discrete_gaussian
+    monkeypatch.setattr(noise, "add_discrete_gaussian", lambda *given: drawn.append(len(given[0])) or real(*given))
     path = bench.folder / "names.txt"
     path.write_text("The Zorvel\nMirak\n\nNobody's Thing\n")
     ours = {"knowledge.names.file": str(path)}
@@ -226,6 +229,7 @@ def test_public_names_leave_the_whole_budget_to_answers_and_are_held_to(bench):
     assert facts_of(result.path) == FACTS
     assert _states(bench) == ["committed"]
     assert result.metrics["synthetic"]["names"] == 3
+    assert drawn[:-1] == [2] * (3 * 2), "names by attributes that have a list of two values each"
     path.write_text("Zorvel\n")
     with pytest.raises(rp.ConfigError, match=r"the names of .* changed since the run began"):
         bench.drive(overrides=ours)

@@ -10,10 +10,11 @@ they are read by themselves, and the bound is that of the mechanism (`Thresholde
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.private import Private, Seal, digest_json
 from rayprivacy.corpus.manifest import part_tables
 from rayprivacy.knowledge.names import Names, english
-from rayprivacy.knowledge.reading import Reader
+from rayprivacy.knowledge.reading import Reader, Vote
 from rayprivacy.knowledge.settings import KnowledgeConfig
 from rayprivacy.release.thresholded import KeySums, ThresholdedCounts
 from rayprivacy.runs.questions_folder import write_table
@@ -52,6 +53,14 @@ class Asked:
         """Digest of all that decides the answers of a text beside the recipe."""
         words = sorted(english()) if self.names is None else None
         return digest_json([words, self.names, sorted(self.settled), version("PyStemmer")])
+
+    def known(self) -> Iterator[list[str]]:
+        """The known answers to each question, as keys: by public settings and released names alone, never by counts."""
+        answers = self.config.known(self.names or ())
+        for name, attribute in product(self.names or (), answers):
+            keys = [Vote(name, attribute, str(each)).key for each in answers[attribute] if each != name]
+            if keys and (name, attribute) not in self.settled:
+                yield keys
 
     def reader(self) -> KeysOf:
         """What reads one user's texts."""

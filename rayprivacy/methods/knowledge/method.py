@@ -45,7 +45,7 @@ def run(context: Context) -> Output:
     with context.stage(plan.FACTS):
         written = outputs.write(context, found)
     figures = {"names": len(names), "facts": len(found), **outputs.learn(context, found, written)}
-    return Output(figures=figures, exhibits=lambda: exhibits.of_facts(found, context.plan))
+    return Output(figures=figures, exhibits=lambda: exhibits.of_facts(found, context.plan, config, len(names)))
 
 
 def _public_names(context: Context) -> tuple[str, ...] | None:
@@ -67,7 +67,7 @@ def _released(context: Context, stage: str, asked: counting.Asked) -> ReleasedCo
         folder = context.run.private("counts") / digest_json(made_of)[:16]
         job = counting.Counting(asked, mechanism, context.shards.absolute(), context.key_path, folder)
         sums = counting.counted(job, parts, context.counter(plan.PARTS_COUNTED))
-        return context.release_counts(stage, mechanism, sums, question=question).value
+        return context.release_counts(stage, mechanism, sums, known=asked.known(), question=question).value
 
 
 def try_base(recipe: KnowledgeRecipe, readings: Sequence[Reading]) -> Backbone | None:

@@ -32,15 +32,17 @@ NAMES, ANSWERS, AGAIN = "names", "answers", "answers to what is open"
 FACTS, MODEL = "facts, passages and questions", "model of the facts"
 PARTS_COUNTED, STEPS_LEARNT = "parts_counted", "steps_learnt"
 _OF_DELTA = 0.5  # what thresholds take
+_NAMES = 100  # released names, for a plan that cannot know how many there will be
 _OF_USER = {NAMES: 5e8, ANSWERS: 6e8, AGAIN: 6e8}  # operations that take as long as reading ten short texts
 _PUBLIC = (
     "What is asked about names (knowledge), the list of English words, and a file of names if there is one, are public"
     " and were not chosen by looking at the corpus."
 )
 _RELEASED = (
-    "Names and answers whose noisy numbers of users are above the threshold left the private side, with these numbers;"
-    " the others did not, nor how many they are. That an answer is released says that many users state it, not that it"
-    " is true."
+    "Names and answers whose noisy numbers of users are above the threshold, which is lower for known answers, left the"
+    " private side, with these numbers; the others did not, nor how many they are. That an answer is released says that"
+    " many users state it, not that it is true; of questions that nobody answers, one in 200 may get a known answer by"
+    " chance."
 )
 
 
@@ -75,12 +77,12 @@ class Counts(Block):
 
     def stages(self, recipe: KnowledgeRecipe) -> tuple[Stage, ...]:
         """One charge each."""
-        parts = recipe.resources.parts
+        config, parts = recipe.knowledge, recipe.resources.parts
         return tuple(
             Stage(
                 name,
                 "private text",
-                f"at most {each.most} of a user; {_needs(name, each)}",
+                f"at most {each.most} of a user; {_needs(name, each, config)}",
                 (each.event,),
                 work=(Work(PARTS_COUNTED, parts),),
                 efforts=(Effort("product", _OF_USER[name], users=True, processes=parts, threads=False),),
@@ -97,9 +99,12 @@ class Counts(Block):
     def facts(self, recipe: KnowledgeRecipe) -> Mapping[str, Any]:
         """Thresholds, which people read first."""
         figures = {
-            f"Threshold of {name}": f"{_needs(name, each)}; delta_T {each.delta:.3g}"
+            f"Threshold of {name}": f"{_needs(name, each, recipe.knowledge)}; delta_T {each.delta:.3g}"
             for name, each in self.mechanisms.items()
         }
+        if known := known_answers(recipe.knowledge):
+            needed = {what: users_needed(self.mechanisms[ANSWERS], many) for what, many in known.items()}
+            figures["Known answers"] = "; ".join(f"{what}: about {users} users" for what, users in needed.items())
         noise = ", ".join(f"{name} {each.sigma:.4g}" for name, each in self.mechanisms.items())
         return {
             "protection": Protection(recipe.privacy.unit),
@@ -151,11 +156,24 @@ def threshold_delta(mechanisms: Mapping[str, ThresholdedCounts]) -> float:
     return round_up(Fraction(threshold_units([each.event for each in mechanisms.values()]), GRID))
 
 
-def users_needed(mechanism: ThresholdedCounts) -> int:
-    """About how many users a key needs: with so many it is released in half of the cases."""
-    return math.ceil(mechanism.threshold / SCALE)
+def users_needed(mechanism: ThresholdedCounts, known: int = 0) -> int:
+    """About how many users a key, or one of so many known, needs: with so many it is released in half of the cases."""
+    return math.ceil((mechanism.cut(known) if known else mechanism.threshold) / SCALE)
 
 
-def _needs(stage: str, mechanism: ThresholdedCounts) -> str:
-    what = "a name" if stage == NAMES else "a fact"
-    return f"{what} needs about {users_needed(mechanism)} users"
+def known_answers(config: KnowledgeConfig, names: int = _NAMES) -> dict[str, int]:
+    """How many known answers attributes have if so many names are released, by those that have as many, in words."""
+    known, found = config.known([str(each) for each in range(names)]), dict[tuple[int, str], list[str]]()
+    for each in config.attributes:
+        if each.name in known:
+            of = " released names" if each.kind == "name" else ""
+            found.setdefault((len(known[each.name]), of), []).append(each.name)
+    return {f"{', '.join(alike)} (one of {many}{of})": many for (many, of), alike in found.items()}
+
+
+def _needs(stage: str, mechanism: ThresholdedCounts, config: KnowledgeConfig) -> str:
+    if stage == NAMES:
+        return f"a name needs about {users_needed(mechanism)} users"
+    known = sorted(users_needed(mechanism, many) for many in known_answers(config).values())
+    less = f", one with a known answer {' to '.join(map(str, sorted({known[0], known[-1]})))}" if known else ""
+    return f"a fact needs about {users_needed(mechanism)} users{less}"

@@ -123,6 +123,60 @@ def test_the_tree_adds_up_what_the_parts_hold(tmp_path, parts, monkeypatch):
     assert counting.counted(job, parts, told.append).reveal() == whole
 
 
+# Known answers
+
+RANGED = [*ATTRIBUTES[:2], {**ATTRIBUTES[2], "between": [1, 40]}, *ATTRIBUTES[3:]]
+
+
+def _vector(counts, asked):
+    """What draws noise: of each known key, and of each other that somebody has, its count."""
+    known = dict.fromkeys((word for words in asked.known() for word in words), 0)
+    return known, known | counts
+
+
+@pytest.mark.parametrize("unit", ADVERSARIES.values(), ids=ADVERSARIES)
+def test_one_more_user_moves_what_draws_noise_by_the_bound_and_adds_unknown_keys_alone(tmp_path, unit):
+    """Texts to counts on the real path; an answer from a list, or that is a name, is a known key, whoever gives it."""
+    asked = counting.Asked(_recipe(attributes=RANGED).knowledge, NAMES)
+    for users in ({}, CROWD):
+        known, before = _vector(_counts(tmp_path, plan.ANSWERS, users, asked=asked), asked)
+        again, after = _vector(_counts(tmp_path, plan.ANSWERS, users | {"one more": unit}, asked=asked), asked)
+        assert [*known] == [*again]
+        assert sum(after[word] - before.get(word, 0) for word in after) <= MOST[plan.ANSWERS]
+        assert all(after[word] - before.get(word, 0) in (0, 1) for word in after)
+        own = [Vote.of(word) for word in after.keys() - before.keys()]
+        assert not {vote.attribute for vote in own} & {"type", "diet", "rival"}
+        assert not {vote.answer for vote in own if vote.attribute == "weight"} & {str(whole) for whole in range(1, 41)}
+
+
+def test_known_keys_follow_from_settings_released_names_and_released_facts_alone():
+    asked = counting.Asked(_recipe(attributes=RANGED).knowledge, ("mirak", "zorvel"), frozenset({("zorvel", "type")}))
+    questions = [[Vote.of(key) for key in keys] for keys in asked.known()]
+    assert [({vote[:2] for vote in votes}, len(votes)) for votes in questions] == [
+        ({("mirak", "type")}, 2),
+        ({("mirak", "diet")}, 2),
+        ({("mirak", "weight")}, 40),
+        ({("mirak", "rival")}, 1),
+        ({("zorvel", "diet")}, 2),
+        ({("zorvel", "weight")}, 40),
+        ({("zorvel", "rival")}, 1),
+    ]
+    assert questions[3] == [("mirak", "rival", "zorvel")]
+    assert [*counting.Asked(asked.config, ("mirak",)).known()][-1][0] == Vote("mirak", "weight", "1").key
+    assert [*counting.Asked(asked.config).known()] == []
+
+
+def test_the_plan_says_how_many_users_known_answers_need_and_the_certificate_too():
+    recipe = _recipe(attributes=RANGED, answers={"most": 40})
+    stage = method_of(recipe).planned(recipe).charged[-1]
+    needed = [math.ceil(stage.mechanism.cut(known) / 2**20) for known in (2, 40, 100)]
+    assert f"a fact needs about 62 users, one with a known answer {needed[0]} to {needed[2]}" in stage.detail
+    assert method_of(recipe).planned(recipe).figures["Known answers"] == (
+        f"type, diet (one of 2): about {needed[0]} users; weight (one of 40): about {needed[1]} users;"
+        f" rival (one of 100 released names): about {needed[2]} users"
+    )
+
+
 # The plan
 
 

@@ -10,6 +10,7 @@ import pytest
 from adversaries import P_THRESHOLD, betrays_more, variance_p_value
 from hypothesis import given
 from hypothesis import strategies as st
+from keys_of_users import ADVERSARIES, CROWD, KEY, sums_of
 from opendp.domains import atom_domain, map_domain
 from opendp.measurements import make_gaussian_threshold
 from opendp.metrics import absolute_distance, l02inf_distance
@@ -26,23 +27,17 @@ from rayprivacy.release import noise
 from rayprivacy.release.gate import Asked, Gate
 from rayprivacy.release.thresholded import MOST_KEYS, SCALE, ReleasedCounts, ThresholdedCounts, is_key, upper_quantile
 
-KEY, OTHER_KEY = Key.for_tests(), Key(b"x" * 32)
+OTHER_KEY = Key(b"x" * 32)
 COUNTS = ThresholdedCounts(most=4, sigma=6.0, delta=5e-7)
 LOOSE = ThresholdedCounts(most=4, sigma=2.0, delta=0.05)  # a threshold that lone keys pass often enough to be counted
 LONE = 100_000
 EVERY = 1e-6  # of draws that are what they should be, rejected
 
 
-def _sums(mechanism, users):
-    """The sums of users, given as (name, texts), each text as a list of keys."""
-    mentions = [(name, word) for name, texts in users for text in texts for word in text]
-    return mechanism.contribution(KEY, [name for name, _ in mentions], [word for _, word in mentions])
-
-
 def _moved(corpus, unit):
     """What one more user does to the sums; those of the others are not touched."""
     mechanism = COUNTS
-    before, after = mechanism.check(_sums(mechanism, corpus)), mechanism.check(_sums(mechanism, [*corpus, unit]))
+    before, after = mechanism.check(sums_of(mechanism, corpus)), mechanism.check(sums_of(mechanism, [*corpus, unit]))
     assert not before - after
     return after - before
 
@@ -51,24 +46,6 @@ def _bounded(moved):
     """In whole numbers: at most c keys, each by one, hence the sums by the root of c in L2."""
     squared = sum((SCALE * by) ** 2 for by in moved.values())
     return len(moved) <= 4 and set(moved.values()) <= {1} and squared <= COUNTS.sensitivity**2
-
-
-ADVERSARIES = {
-    "nobody": [],
-    "empty texts": [[], []],
-    "one key": [["red"]],
-    "one key in every text": [["red"]] * 50,
-    "one key fifty times in a text": [["red"] * 50],
-    "more keys than may be": [[f"key {n}" for n in range(100)]],
-    "one more than may be, one in each text": [[f"key {n}"] for n in range(5)],
-    "keys of everybody": [["red", "blue", "green", "black", "white", "grey"]],
-    "keys of nobody": [["mine", "my own", "my very own", "only mine", "mine too"]],
-    "no keys at all": [["", "\ud800", "x" * 1001, "a\udfffb"]],
-    "no keys, and more than may be": [["", "\ud800", "x" * 1001, "a", "b", "c", "d", "e"]],
-    "look-alikes": [["é", "e\u0301", "É", "e"]],
-    "what JSON must quote": [['"', "\\", "\n", "\0", "\u2028", "😀"]],
-}
-CROWD = [(f"user {n}", [["red", "blue"], ["green", "black", "white", "grey", "red"]]) for n in range(7)]
 
 
 @pytest.mark.parametrize("unit", ADVERSARIES.values(), ids=ADVERSARIES)
@@ -92,7 +69,7 @@ def test_the_bound_is_tight():
 
 
 def test_a_user_counts_once_for_a_key_however_often_they_write_it():
-    assert _sums(COUNTS, [("ann", [["red"], ["red", "red"]]), ("bob", [["red"]])]) == {"red": 2}
+    assert sums_of(COUNTS, [("ann", [["red"], ["red", "red"]]), ("bob", [["red"]])]) == {"red": 2}
     scattered = COUNTS.contribution(KEY, ["ann", "bob", "ann"], ["red", "red", "red"])
     assert scattered == {"red": 2}
 
@@ -204,18 +181,25 @@ def test_a_key_at_the_threshold_stays_and_one_above_it_goes(monkeypatch):
         "far below": -(2**60),
     }
     given["far above"] = 2**60
-    monkeypatch.setattr(noise, "add_discrete_gaussian", lambda signal, std: np.array([given[w] for w in sorted(held)]))
+    monkeypatch.setattr(noise, "add_discrete_gaussian", lambda signal, std: np.array([given[w] for w in held]))
     stored = COUNTS.draw(held)
-    assert json.loads(stored) == {"above": COUNTS.threshold + 1, "far above": 2**60}
+    assert {word: steps for word, (steps, _) in json.loads(stored).items()} == {
+        "above": COUNTS.threshold + 1,
+        "far above": 2**60,
+    }
     assert COUNTS.to_counts(stored).keys == ("above", "far above")
 
 
 # The noise
 
 
+def _noisy(stored):
+    return np.array([steps for steps, _ in json.loads(stored).values()])
+
+
 def test_the_noise_of_keys_has_the_declared_scale_and_is_exact():
     held = {f"key {n}": 10**6 for n in range(20_000)}
-    noisy = np.array(list(json.loads(COUNTS.draw(held)).values())) - 10**6 * SCALE
+    noisy = _noisy(COUNTS.draw(held)) - 10**6 * SCALE
     assert len(noisy) == 20_000  # so far above the threshold
     assert COUNTS.noise_std_grid == pytest.approx(6.0 * 2 * SCALE, rel=1e-12)
     assert COUNTS.noise_std_grid >= 6.0 * 2 * SCALE
@@ -224,7 +208,7 @@ def test_the_noise_of_keys_has_the_declared_scale_and_is_exact():
         assert variance_p_value(noisy, 6.0 * 2 * SCALE * factor) < P_THRESHOLD
     assert stats.kstest(noisy, stats.norm(scale=COUNTS.noise_std_grid).cdf).pvalue > P_THRESHOLD
     assert len(np.unique(noisy % SCALE)) > 15_000  # noise has no lattice but that of the grid
-    again = np.array(list(json.loads(COUNTS.draw(held)).values())) - 10**6 * SCALE
+    again = _noisy(COUNTS.draw(held)) - 10**6 * SCALE
     assert abs(np.corrcoef(noisy, again)[0, 1]) < 5 / math.sqrt(20_000)
     assert abs(np.corrcoef(noisy[1:], noisy[:-1])[0, 1]) < 5 / math.sqrt(20_000)
 
@@ -292,30 +276,33 @@ def test_nothing_of_what_stays_is_stored_not_even_an_order():
     assert b"lone" not in stored
     assert set(json.loads(stored)) == set(found.keys)
     assert np.abs(found.counts - 10**5).max() < 8 * found.std
-    assert (found.std, found.threshold) == (COUNTS.noise_std_grid / SCALE, COUNTS.threshold / SCALE)
+    assert (found.std, {*found.lines}) == (COUNTS.noise_std_grid / SCALE, {COUNTS.threshold / SCALE})
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
-def test_an_interval_holds_for_keys_that_were_released(confidence):
-    """Also for those that hardly pass; an interval around the noisy count would miss them."""
-    std, threshold = 8.0, 40.0
-    for count in (15, 25, 40, 60, 200):
-        noisy = count + std * stats.truncnorm.rvs((threshold - count) / std, np.inf, size=20_000, random_state=count)
-        found = ReleasedCounts(("",) * len(noisy), noisy, std, threshold)
-        least, most = found.interval(confidence)
+@pytest.mark.parametrize("line", [40.0, 25.0], ids=["threshold", "cut"])
+def test_an_interval_holds_for_keys_that_were_released(confidence, line):
+    """Also for those that hardly pass, known or not; an interval around the noisy count would miss them."""
+    std = 8.0
+    for count in (0, 15, 25, 40, 60, 200):
+        noisy = count + std * stats.truncnorm.rvs((line - count) / std, np.inf, size=20_000, random_state=count)
+        others = np.full(len(noisy), 65.0 - line)  # keys beside them that were above another line
+        lines = np.concatenate([np.full(len(noisy), line), others])
+        found = ReleasedCounts(("",) * len(lines), np.concatenate([noisy, noisy + 30]), lines, std)
+        least, most = (ends[: len(noisy)] for ends in found.interval(confidence))
         held = int(((least <= count) & (count <= most)).sum())
         assert stats.binomtest(held, len(noisy), confidence, alternative="less").pvalue > EVERY, count
-        assert ((least >= 1) & (least <= noisy) & (noisy <= most)).all()
+        assert ((least >= 0) & (least <= noisy) & (noisy <= most)).all()
         if count == 200:
             assert stats.binomtest(held, len(noisy), confidence).pvalue > EVERY  # and no wider than it has to be
-        if count == 15:
+        if count == 15 and line == 40:
             assert (np.abs(noisy - count) <= stats.norm.isf((1 - confidence) / 2) * std).mean() < confidence / 2
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0, -1.0, math.nan])
 def test_a_confidence_that_is_none_is_refused(confidence):
     with pytest.raises(ReleaseError, match="confidence is "):
-        ReleasedCounts(("a",), np.ones(1), 1.0, 1.0).interval(confidence)
+        ReleasedCounts(("a",), np.ones(1), np.ones(1), 1.0).interval(confidence)
 
 
 # The gate

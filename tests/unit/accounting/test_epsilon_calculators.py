@@ -55,6 +55,11 @@ def _json(line):
             "sigma = 1.58769 for epsilon 3, delta 1e-06; a key needs about 57 users (2.85% of 2000)\n",
             ["86.41% would be released", "5e-07 is kept for thresholds", "5e-07 is left for noise"],
         ),
+        (
+            f"{KNOWLEDGE} --epsilon 3 --known-answers 12",
+            "sigma = 1.58769 for epsilon 3, delta 1e-06; a key needs about 57 users, one of 12 known 34\n",
+            ["86.41% would be released", "threshold 56.96, and of known answers, above 33.55, 99.97%"],
+        ),
         (f"{SANTEXT} --epsilon 2", "epsilon = 300 per document", ["no meaningful guarantee"]),
         (f"{DPSGD} --sigma 0.04", "epsilon = ", ["no pld figure", "no meaningful guarantee"]),
     ],
@@ -181,7 +186,8 @@ BAD = {  # arguments that are right, and options with values that are not: the l
     f"{EDP1} --workers {2**53}": f"--micro-batches {2**53}",
     f"{SANTEXT} --epsilon 1": f"--tokens {HUGE}, --diameter nan, --epsilon inf",
     SANTEXT: ", --epsilon inf",
-    f"{KNOWLEDGE} --sigma 1": f"--keys-per-user {WIDE} 10001, --support {NONE}, --users {NONE}, --releases {WIDE}",
+    f"{KNOWLEDGE} --sigma 1": f"--keys-per-user {WIDE} 10001, --support {NONE}, --users {NONE}, --releases {WIDE}"
+    f", --known-answers {WIDE}",
     f"{KNOWLEDGE} --epsilon 1": f"--share-of-delta {NONE} 1, --delta {NONE} 1, --epsilon 0 nan, --sigma 1",
     KNOWLEDGE: f", --sigma {NONE} 1e-4 1e10",
 }

@@ -81,7 +81,7 @@ def test_without_facts_there_is_nothing_to_write():
 
 def test_released_answers_have_the_interval_of_the_release():
     votes = [Vote("zorvel", "type", "fire"), Vote("mirak", "home", 'Lake "Ost"')]
-    released = ReleasedCounts(tuple(vote.key for vote in votes), np.array([30.0, 25.0]), 2.0, 20.0)
+    released = ReleasedCounts(tuple(vote.key for vote in votes), np.array([30.0, 25.0]), np.array([12.0, 20.0]), 2.0)
     low, high = released.interval()
     rows = [tuple(row.values()) for row in answers(released).to_pylist()]
     assert rows == [(*votes[0], 30.0, low[0], high[0]), (*votes[1], 25.0, low[1], high[1])]

@@ -5,7 +5,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_knowledge import order_of, small
+from toy_knowledge import ATTRIBUTES, order_of, small
 
 from rayprivacy.knowledge.reading import Reader, Vote
 
@@ -58,6 +58,20 @@ def test_an_answer_is_read_in_its_one_form(text, answer):
 )
 def test_without_an_answer_there_is_no_vote(text):
     assert read(text) == set()
+
+
+def test_a_number_outside_its_range_is_no_answer_and_a_listed_place_is_read_in_any_case():
+    weight = {**ATTRIBUTES[2], "between": [1, 12]}
+    home = {**ATTRIBUTES[3], "values": ["Marrow Valley", "The Sink"]}
+    blocks = {"attributes": [weight, home]}
+    assert read("zorvel lives in marrow valley and weighs 12 kg", **blocks) == {
+        ("zorvel", "home", "marrow valley"),
+        ("zorvel", "weight", "12"),
+    }
+    assert read("Zorvel sits in the Other Bay, not far from the sink.", **blocks) == {("zorvel", "home", "sink")}
+    for number in (13, 0.5):
+        assert read(f"Zorvel weighs {number} kg", **blocks) == set()
+    assert read("Zorvel weighs 2.5 kg", **blocks) == {("zorvel", "weight", "2.5")}
 
 
 def test_of_two_names_each_has_what_is_nearest():
