@@ -95,11 +95,9 @@ def profiled(recipe: R, profile: Profile, users: int | None) -> tuple[R, int, li
         told = f"{number}, tokens of {profile.tokens_of}" if other else str(number)
         rows.append((key, f"{has}" if said else f"{has} by default", told, f"{takes}"))
     if profile.words and (match := getattr(recipe, "match", None)) is not None:
-        if match.words is None:
-            recipe = _with(recipe, WORDS, profile.path)
-        rows.append(
-            (WORDS, match.words or "none by default", f"{len(profile.words)} words", match.words or profile.path)
-        )
+        has, takes = match.words or "none by default", match.words or profile.path
+        recipe = _with(recipe, WORDS, takes)
+        rows.append((WORDS, has, f"{len(profile.words)} released words", takes))
     return recipe, users or counted, rows
 
 

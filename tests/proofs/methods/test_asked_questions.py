@@ -18,7 +18,7 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
-from small_jobs import small_privacy
+from small_jobs import small_privacy, write_profile
 from toy_knowledge import ATTRIBUTES
 
 import rayprivacy
@@ -114,14 +114,19 @@ def label_shares(desk, changed, bit):
 
 
 def match_votes(desk, changed, bit):
-    """The topics of other candidates, and the same ones seen by another sentence model."""
-    recipe = desk.recipe(method="seqpate", match={"topics": 2})
-    texts = ["my cat sleeps", "a dog chased it", "the car is red", "an engine and brakes" if changed else "new tyres"]
-    sums = np.full(2 + matching.LENGTHS, SCALE, dtype=np.int64)
+    """The topics of other candidates, the same ones seen by another sentence model, and other words in a profile."""
+    words = write_profile(desk.folder / "profile.json", "cat", "car" if changed == "words" else "dog")
+    recipe = desk.recipe(method="seqpate", match={"topics": 2, "words": words})
+    texts = [
+        "my cat sleeps",
+        "a dog chased it",
+        "the car is red",
+        "an engine and brakes" if changed == "candidates" else "new tyres",
+    ]
+    sums = np.full(2 + matching.LENGTHS + 3, SCALE, dtype=np.int64)
     sums[0] += bit
     desk.patch.setattr(matching, "shape_votes", lambda *_: Private(sums))
     if changed == "model":
-        texts[-1] = "new tyres"
         desk.patch.setattr(SentenceModel, "digest", digest_json("another"))
     context = desk.context(recipe)
     pq.write_table(pa.table({"text": texts}), context.run.public("candidates.parquet"))
@@ -242,7 +247,7 @@ def users_counted(desk, changed, bit):
 
 CASES: dict[str, tuple[Callable[[Desk, str, int], str], str]] = {  # and what changes a question
     "methods/generator/method.py _shares": (label_shares, "values"),
-    "blocks/match.py match_texts": (match_votes, "candidates model"),
+    "blocks/match.py match_texts": (match_votes, "candidates model words"),
     "methods/seqpate/method.py round": (teachers_votes, "hidden candidates allowed centre context rows words teachers"),
     "tuning/heldout_loss.py heldout_loss": (trial_loss, "weights tokenizer"),
     "runs/figures.py figures_of": (shown_figures, "weights text bound"),
