@@ -2,9 +2,9 @@
 
     python benchmarks/steering.py --runs runs/chat --profile runs/profile/profile.json --public PARQUET --json
 
-Each run has a `match` block, and its private folder. Its users vote again, with and without the words, by the code of a
-run; noise of the mechanism is drawn from a seed, for figures that nobody may publish. So both rows have the same model,
-the same candidates, and the same charge: what differs is the choice.
+Each run has a `match` block without words, and its private folder, with the sums of its users' votes. Their votes for
+words are counted beside, and the noise of either mechanism is drawn from a seed, for figures that nobody may publish.
+So both rows have the same model, the same candidates, and the same charge: what differs is the choice.
 
 Words are distinctive that are frequent in the corpus and not in the public text (a file with a column `text`): the
 hundred of the largest share times logarithm of the ratio of shares, each of three users or more. `held` is the share of
@@ -23,19 +23,19 @@ import numpy as np
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 
-from rayprivacy.blocks.match import _kept, cut, part_votes
+from rayprivacy.blocks.match import _kept, cut
 from rayprivacy.blocks.match_plan import MATCH, MOST_WORDS, profile_of
 from rayprivacy.corpus.content import content_words
 from rayprivacy.corpus.manifest import part_tables
 from rayprivacy.evaluation.evaluate import evaluate
 from rayprivacy.evaluation.fidelity import total_variation
 from rayprivacy.evaluation.settings import EvaluationConfig
-from rayprivacy.evaluation.shape import Shape
+from rayprivacy.evaluation.shape import Shape, rarest
 from rayprivacy.evaluation.texts import plain
 from rayprivacy.generation.codes import Codes
 from rayprivacy.methods.registry import load_recipe, method_of
 from rayprivacy.models.sentences import SentenceModel
-from rayprivacy.release.histogram import Margins
+from rayprivacy.release.histogram import Margins, summed
 
 MOST, LEAST_USERS = 100, 3
 FIGURES = ("precision", "recall", "frechet", "mauve", "topic_total_variation", "length_total_variation", "self_bleu_4")
@@ -101,20 +101,31 @@ def rows(run: Path, profile: Path, public: list[str], draws: int) -> dict[str, A
         "real": measured.figures(texts, released),
         "as many real": measured.figures([texts[at] for at in few], released),
     }  # fmt: skip
+    votes = _votes(run, recipe, private, released)
     for name, words in (("today", ()), ("with words", tuple(released))):
         shape = Shape(centres, words)
         margins = Margins(shape.blocks, plan.stage(MATCH).mechanism.sigma, recipe.privacy.unit)
-        parts = (part_votes(run / "private/shards", part, shape, margins, sentences) for part in range(plan.parts))
-        sums = sum(parts, np.zeros(margins.cells, np.int64))
-        kept = [_chosen(candidates, recipe, shape, margins, sums, sentences, seed) for seed in range(draws)]
+        kept = [
+            _chosen(candidates, recipe, shape, margins, votes[: margins.cells], sentences, seed)
+            for seed in range(draws)
+        ]
         each = [measured.figures(own, released) for own in kept]
         found[name] = {key: statistics.mean(one[key] for one in each) for key in each[0]}
-        compared = evaluate(plain(texts), plain(kept[0]), config=EvaluationConfig(
-            embeddings=("minilm-l6",), base=None, max_texts=2 * recipe.generation.texts))  # fmt: skip
-        found[name] |= {row["name"]: row["synthetic"] for row in compared["rows"] if row["name"] in FIGURES}
-        found["other users"] = {row["name"]: row["reference"] for row in compared["rows"] if row["name"] in FIGURES}
+        config = EvaluationConfig(embeddings=("minilm-l6",), base=None, max_texts=2 * recipe.generation.texts)
+        compared = evaluate(plain(texts), plain(kept[0]), config=config)["rows"]
+        found[name] |= {row["name"]: row["synthetic"] for row in compared if row["name"] in FIGURES}
+        found["other users"] = {row["name"]: row["reference"] for row in compared if row["name"] in FIGURES}
     found["held_of_real"] = {name: found[name]["held"] / found["real"]["held"] for name in ("today", "with words")}
     return found
+
+
+def _votes(run: Path, recipe: Any, private: list[dict[str, Any]], released: list[str]) -> Any:
+    """The sums of the run's votes, and behind them those for words."""
+    (stored,) = (run / "private").glob("votes-*")
+    margin = Margins((len(released) + 1,), 1.0, recipe.privacy.unit)
+    owners = np.unique([str(row["user"]) for row in private], return_inverse=True)[1]
+    words = summed(margin, owners, rarest([str(row["text"]) for row in private], released)[:, None])
+    return np.concatenate([np.frombuffer(stored.read_bytes(), np.int64), words])
 
 
 def _chosen(
@@ -144,7 +155,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, nargs="+", required=True, help="finished runs with a match block")
     parser.add_argument("--profile", type=Path, required=True)
     parser.add_argument("--public", type=Path, required=True, help="Parquet of public text, column text")
-    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     public = pq.read_table(arguments.public)["text"].to_pylist()
