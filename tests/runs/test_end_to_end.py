@@ -1,6 +1,5 @@
 """One recipe through the whole house, by the command line, as a user would run it."""
 
-import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -113,22 +112,6 @@ def test_the_texts_are_those_that_the_users_vote_for_once(whole):
     words = "the words that users voted for are those of profile-0123456789abcdef"
     assert f"Public input: {words}, whose file has digest {digest}." in certificate["assumptions"]
     assert digest in (out / "README.md").read_text()
-
-
-@pytest.mark.usefixtures("first")
-def test_a_run_goes_on_with_the_words_that_it_began_with(whole):
-    shutil.copytree(whole.folder / "first", whole.folder / "other words")
-    profile = whole.folder / "profile.json"
-    kept = profile.read_bytes()
-    try:
-        write_profile(profile, "cat", "dog")
-        done = whole.run("other words", "--resume")
-    finally:
-        profile.write_bytes(kept)
-    assert done.returncode == 2
-    assert "the profile of" in done.stderr
-    assert "changed since the run began: bring the former back" in done.stderr
-    assert whole.kinds() == CHARGED
 
 
 def test_private_things_stay_private(whole, first):

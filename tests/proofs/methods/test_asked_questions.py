@@ -24,9 +24,9 @@ from toy_knowledge import ATTRIBUTES
 import rayprivacy
 from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.blocks import match as matching
-from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.keys import load_key
-from rayprivacy.core.private import Private, digest_json
+from rayprivacy.core.private import Private, digest_file, digest_json
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.ledger.store import Ledger
@@ -298,6 +298,22 @@ def test_the_same_question_of_one_corpus_is_one_charge_whatever_is_answered(desk
     assert [desk.ledger.output(each) for each in desk.charges(release)] == [stored]
     ask(replace(desk, corpus=digest_json("another")), "", 0)
     assert len({charge.input_digest for charge in desk.charges(release)}) == 2
+
+
+def test_a_run_goes_on_with_the_released_words_that_it_began_with_and_names_them(desk):
+    path = desk.folder / "profile.json"
+    recipe = desk.recipe(method="seqpate", match={"words": write_profile(path, "cat", "dog")})
+    context = desk.context(recipe)
+    assert matching._words(context, recipe.match) == ("cat", "dog"), "of the profile, and nothing else was read"
+    (said,) = context.public_inputs
+    words = "the words that users voted for are those of profile-0123456789abcdef"
+    assert said == f"Public input: {words}, whose file has digest {digest_file(path)}."
+    write_profile(path, "cat", "car")
+    with pytest.raises(ConfigError, match=r"^the profile of .* changed since the run began: bring the former back"):
+        matching._words(context, recipe.match)
+    write_profile(path, "cat", "dog")
+    assert matching._words(context, recipe.match) == ("cat", "dog")
+    assert matching._words(context, recipe.match.model_copy(update={"words": None})) == ()
 
 
 def test_figures_are_made_of_nothing_but_what_the_ledger_stored(desk):
