@@ -86,7 +86,7 @@ class Desk:
         self.account(plan.protection)
         progress: Any = SimpleNamespace(show=lambda *_: None)
         context = RunContext(run, plan, lambda: self.ledger, load_key(Path(recipe.privacy.key)), progress)
-        context.corpus = SimpleNamespace(corpus_digest=lambda _: self.corpus)  # type: ignore[assignment]
+        context.corpus = SimpleNamespace(corpus_digest=lambda _: self.corpus, version="")  # type: ignore[assignment]
         self.patch.setattr(RunContext, "shard", lambda self: None)
         return context
 
