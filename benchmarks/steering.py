@@ -27,18 +27,20 @@ from rayprivacy.blocks.match import _kept, cut
 from rayprivacy.blocks.match_plan import MATCH, MOST_WORDS, profile_of
 from rayprivacy.corpus.content import content_words
 from rayprivacy.corpus.manifest import part_tables
-from rayprivacy.evaluation.evaluate import evaluate
+from rayprivacy.evaluation.embeddings import embed, open_embedding
+from rayprivacy.evaluation.evaluate import _fidelity_rows
 from rayprivacy.evaluation.fidelity import total_variation
+from rayprivacy.evaluation.memorisation import Features
 from rayprivacy.evaluation.settings import EvaluationConfig
 from rayprivacy.evaluation.shape import Shape, rarest
-from rayprivacy.evaluation.texts import plain
+from rayprivacy.evaluation.texts import draw, plain
 from rayprivacy.generation.codes import Codes
 from rayprivacy.methods.registry import load_recipe, method_of
 from rayprivacy.models.sentences import SentenceModel
 from rayprivacy.release.histogram import Margins, summed
 
 MOST, LEAST_USERS = 100, 3
-FIGURES = ("precision", "recall", "frechet", "mauve", "topic_total_variation", "length_total_variation", "self_bleu_4")
+FIGURES = ("mauve", "precision", "recall", "frechet")
 
 
 class Measured:
@@ -109,14 +111,23 @@ def rows(run: Path, profile: Path, public: list[str], draws: int) -> dict[str, A
             _chosen(candidates, recipe, shape, margins, votes[: margins.cells], sentences, seed)
             for seed in range(draws)
         ]
-        each = [measured.figures(own, released) for own in kept]
-        found[name] = {key: statistics.mean(one[key] for one in each) for key in each[0]}
-        config = EvaluationConfig(embeddings=("minilm-l6",), base=None, max_texts=2 * recipe.generation.texts)
-        compared = evaluate(plain(texts), plain(kept[0]), config=config)["rows"]
-        found[name] |= {row["name"]: row["synthetic"] for row in compared if row["name"] in FIGURES}
-        found["other users"] = {row["name"]: row["reference"] for row in compared if row["name"] in FIGURES}
+        found[name] = _means([measured.figures(own, released) | _quality(texts, own, "synthetic") for own in kept])
+        found["other users"] = _quality(texts, kept[0], "reference")
     found["held_of_real"] = {name: found[name]["held"] / found["real"]["held"] for name in ("today", "with words")}
     return found
+
+
+def _quality(real: list[str], kept: list[str], side: str) -> dict[str, float]:
+    """How near the embeddings of kept texts, or of as many of other users, are to those of real ones."""
+    config = EvaluationConfig(embeddings=("minilm-l6",), base=None, max_texts=2 * len(kept))
+    drawn = draw(plain(real), plain(kept), None, config)
+    ours, theirs = embed([drawn.real.texts, drawn.synthetic.texts], open_embedding("minilm-l6"), config.seed)
+    found = _fidelity_rows(drawn, {"minilm-l6": Features(ours, theirs, None)}, config)
+    return {row["name"]: row[side] for row in (each.plain() for each in found) if row["name"] in FIGURES}
+
+
+def _means(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {key: statistics.mean(row[key] for row in rows) for key in rows[0]}
 
 
 def _votes(run: Path, recipe: Any, private: list[dict[str, Any]], released: list[str]) -> Any:

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.core import config, errors, units
+from rayprivacy.core.files import Json
 from rayprivacy.models.sources import sentence_weights
 from rayprivacy.release.histogram import NOISE, Margins, small_vote_noise
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, Placed, Where, at
@@ -84,6 +85,13 @@ class MatchedRecipe(Recipe):
     def release_id(self) -> str:
         """Name of the release: equal recipes are the same release."""
         return self._named(self.free)
+
+    def _named_by(self, free: Mapping[str, Any]) -> Json:
+        """All that names the release, as JSON values."""
+        shape = super()._named_by(free)
+        if self.match and self.match.words is None:  # as in the releases of before there were any
+            del shape["match"]["words"]
+        return shape
 
     def candidates(self, texts: int) -> int:
         """How many texts the released model writes for `texts` that are released."""
