@@ -1,8 +1,11 @@
-"""Matching: released text follows the corpus in topics and lengths, by one noisy vote of the users.
+"""Matching: released text follows the corpus in topics, lengths and released words, by one noisy vote of the users.
 
     candidates of the released model -> topics by meaning, lengths in words             (public)
     users -> shares of their texts by topic and by length -> RELEASE GATE, one charge   (released)
     candidates -> as many as are wanted, in these shares -> released text               (free)
+
+With `words`, each text also votes for the rarest word in it of those that a profile released, or for none of them. They
+are public by then, as topics are; how many texts hold them is not, and a profile counts users and not texts.
 
 Topics: text of the released model is embedded by a public model and clustered, and each private text votes for the
 cluster nearest to it (Yu et al., ICML 2024, "Privacy-Preserving Instructions for Aligning Large Language Models"). Ours
@@ -41,7 +44,7 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.numpy import load, save
 
-from rayprivacy.blocks.match_plan import MATCH, PARTS_VOTED, MatchConfig
+from rayprivacy.blocks.match_plan import MATCH, MOST_WORDS, PARTS_VOTED, MatchConfig, profile_of
 from rayprivacy.core import errors, files, private
 from rayprivacy.core.console import Told, nobody
 from rayprivacy.corpus.manifest import owners_of, part_tables
@@ -54,7 +57,7 @@ from rayprivacy.runs import directory, method
 from rayprivacy.runs.context import RunContext
 from rayprivacy.work.mapping import on_numbers
 
-NAMES = ("topics", "lengths")
+NAMES = ("topics", "lengths", "words")
 TURNS = 100
 _END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f]+[\"'\u201d\u2019)\]*]*(?=\s)|(?=\n)")
 _OF_BEGINNING = 0.25
@@ -99,7 +102,7 @@ def match_texts(
             sides, shares = np.hstack([cells, np.array(coded, np.int64)]), [*wanted, code_shares]
         places = _kept(texts, sides, shares, count, seed)
         _write(candidates, texts, places, context.run.root / method.SYNTHETIC)
-        before = np.column_stack([cells[:, 0], lengths(whole)])
+        before = np.column_stack([cells[:, :1], lengths(whole), cells[:, 2:]])
         found = [shares_of(each, shape.blocks) for each in (before, cells[places])]
     return {"candidates": len(whole), "total_variation_to_votes": _distances(wanted, *found)}
 
@@ -117,7 +120,17 @@ def _shape(context: RunContext[Any], match: MatchConfig, whole: list[str], sente
     if not path.exists():
         texts = cut(whole, np.full(LENGTHS, 1 / LENGTHS), context.recipe.seed)
         files.write_atomic(path, save({"centres": Shape.of(texts, sentences, match.topics).centres}), files.SHARED)
-    return Shape(load(path.read_bytes())["centres"])
+    return Shape(load(path.read_bytes())["centres"], _words(context, match))
+
+
+def _words(context: RunContext[Any], match: MatchConfig) -> tuple[str, ...]:
+    """The released words that users vote for as well, of the file that the run began with."""
+    if match.words is None:
+        return ()
+    profile = profile_of(match.words)
+    context.run.bind(profile=profile.digest)
+    context.profile = f"{profile.release_id}, whose file has digest {profile.digest}"
+    return tuple(each.word for each in profile.words[:MOST_WORDS])
 
 
 def _votes_of_corpus(context: RunContext[Any], shape: "Shape", margins: Margins, question: str) -> private.Private[Any]:
@@ -141,7 +154,7 @@ def _write(candidates: pa.Table, texts: list[str], places: Cells, path: Path) ->
 def _distances(wanted: list[Shares], before: list[Shares], after: list[Shares]) -> Mapping[str, Mapping[str, float]]:
     return {
         name: {"candidates": total_variation(votes, old), "released": total_variation(votes, new)}
-        for name, votes, old, new in zip(NAMES, wanted, before, after, strict=True)
+        for name, votes, old, new in zip(NAMES[: len(wanted)], wanted, before, after, strict=True)
     }
 
 
@@ -180,7 +193,7 @@ def _votes(rows: pa.Table, shape: Shape, margins: Margins, model: SentenceModel)
     cells = np.empty((len(rows), len(margins.blocks)), np.int64)
     for own in np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1]):
         cells[own] = shape.cells(texts[own].tolist(), model)
-    return summed(margins, owners, cells + np.array([0, margins.blocks[0]]))
+    return summed(margins, owners, cells + np.cumsum((0, *margins.blocks[:-1])))
 
 
 @lru_cache(maxsize=1)

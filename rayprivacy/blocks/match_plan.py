@@ -7,21 +7,23 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.core import config, errors, units
+from rayprivacy.core.files import Json
 from rayprivacy.models.sources import sentence_weights
 from rayprivacy.release.histogram import NOISE, Margins, small_vote_noise
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, Placed, Where, at
 from rayprivacy.runs.plan import SENTENCE, SENTENCES_CALL, Block, Effort, Stage, Work
+from rayprivacy.runs.profiled import WORDS, Profile, read_profile
 from rayprivacy.runs.recipe import FREE, Recipe
 
 MATCH = "topics and lengths"
 PARTS_VOTED = "parts_voted"
-_BLOCKS = 2
+MOST_WORDS = 100  # that are voted for: the commonest
 _EMBEDDINGS = 2  # of each candidate: when topics are made, and when it is cut
 
 
@@ -31,13 +33,20 @@ class MatchConfig(config.Config):
     Attributes:
         candidates: texts that the released model writes for each one that is kept; which are kept is free.
         topics: clusters of these texts by meaning, of which each private text votes for the nearest.
+        words: `profile.json` of a finished profile, whose released words are voted for as well; None leaves them out.
         noise_multiplier: sigma of the votes by topic and length, noise std / L2 sensitivity; None lets a recipe
             take 5, or more where its epsilon is below 3 (see `release.small_votes`).
     """
 
     candidates: float = Field(default=3.0, ge=1, le=100)
     topics: int = Field(default=24, ge=1, le=500)
+    words: Annotated[str | None, config.PathKind.PUBLIC] = Field(default=None, min_length=1)
     noise_multiplier: float | None = Field(default=None, gt=0)
+
+    @property
+    def blocks(self) -> int:
+        """How many partitions of texts are voted for."""
+        return 2 + (self.words is not None)
 
     @property
     def sigma(self) -> float:
@@ -77,6 +86,13 @@ class MatchedRecipe(Recipe):
         """Name of the release: equal recipes are the same release."""
         return self._named(self.free)
 
+    def _named_by(self, free: Mapping[str, Any]) -> Json:
+        """All that names the release, as JSON values."""
+        shape = super()._named_by(free)
+        if self.match and self.match.words is None:  # as in the releases of before there were any
+            del shape["match"]["words"]
+        return shape
+
     def candidates(self, texts: int) -> int:
         """How many texts the released model writes for `texts` that are released."""
         return texts if self.match is None else math.ceil(texts * self.match.candidates)
@@ -84,7 +100,7 @@ class MatchedRecipe(Recipe):
 
 @dataclass(frozen=True)
 class Match(Block):
-    """One noisy vote of the users by topic and length, a part at a time; nothing without the `match` block."""
+    """One noisy vote of the users by topic and length, and released words; nothing without the `match` block."""
 
     parts: int
 
@@ -102,27 +118,41 @@ class Match(Block):
             Effort("product", _EMBEDDINGS * candidates * SENTENCE),
             Effort("product", read, users=True, processes=self.parts, threads=False),
         )
-        detail, work = f"one Gaussian release of multiplier {match.sigma:g}; {kept}", (Work(PARTS_VOTED, self.parts),)
-        charges = (margins.event,)
-        return (Stage(MATCH, "private text", detail, charges, work=work, efforts=efforts, mechanism=margins),)
+        words = f"; words of {match.words}" if match.words else ""
+        detail = f"one Gaussian release of multiplier {match.sigma:g}{words}; {kept}"
+        work = (Work(PARTS_VOTED, self.parts),)
+        return (Stage(MATCH, "private text", detail, (margins.event,), work=work, efforts=efforts, mechanism=margins),)
 
     def assumptions(self, recipe: MatchedRecipe) -> tuple[Placed, ...]:
         """What holds of any noise on a grid."""
         return () if recipe.match is None else at(Where.NOISE, DISCRETE_NOISE["gaussian"])
 
     def check(self, recipe: MatchedRecipe) -> None:
-        """Refuse the block where its packages are missing."""
+        """Refuse the block where its packages or its words are missing."""
         if recipe.match is None:
             return
         if find_spec("sklearn") is None:
             raise errors.ConfigError("match needs scikit-learn: pip install 'rayprivacy[eval]', or remove the block.")
         sentence_weights()
+        if recipe.match.words is not None:
+            profile_of(recipe.match.words)
+
+
+def profile_of(path: str) -> Profile:
+    """The profile whose words users vote for; ConfigError where the file is none, or has no words."""
+    found = read_profile(path, WORDS)
+    if not found.words:
+        raise errors.ConfigError(
+            f"{WORDS} is {path}, a profile in which no word passed its threshold: take one with a larger --share,"
+            " or leave the key out."
+        )
+    return found
 
 
 def _margins(match: MatchConfig, recipe: Recipe) -> Margins:
     """The mechanism of the votes; its charge does not depend on the number of cells, which is not known yet."""
     privacy = recipe.privacy
-    margins = Margins((1,) * _BLOCKS, match.sigma, privacy.unit)
+    margins = Margins((1,) * match.blocks, match.sigma, privacy.unit)
     alone = epsilon([margins.event], privacy.delta, "pld")
     if alone >= privacy.epsilon:
         raise errors.ConfigError(

@@ -1,5 +1,6 @@
-"""The shape of a set of texts: a partition by topic, made by clusters of public texts, and one by length in words."""
+"""The shape of a set of texts: partitions by topic, made by clusters of public texts, by length, by public words."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy.typing as npt
 from sklearn.cluster import KMeans
 
 from rayprivacy.core.private import digest_array, digest_json
+from rayprivacy.corpus.content import STOP_WORDS, content_words
 from rayprivacy.models.sentences import SentenceModel
 
 # Words from which on a text is of the next length; the last is open. About equal steps of the logarithm.
@@ -18,9 +20,13 @@ Cells = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Shape:
-    """A partition of texts by topic, whose centres are float32 [topics, width] of length 1, and one by length."""
+    """A partition of texts by topic, whose centres are float32 [topics, width] of length 1, and one by length.
+
+    With `words`, which are public and the commonest first, there is one more: by the rarest of them in a text, or none.
+    """
 
     centres: npt.NDArray[np.float32]
+    words: tuple[str, ...] = ()
 
     @staticmethod
     def of(texts: list[str], model: SentenceModel, topics: int) -> "Shape":
@@ -32,21 +38,23 @@ class Shape:
         return Shape((centres / np.linalg.norm(centres, axis=1, keepdims=True)).astype(np.float32))
 
     @property
-    def blocks(self) -> tuple[int, int]:
-        """How many topics and lengths there are."""
-        return len(self.centres), LENGTHS
+    def blocks(self) -> tuple[int, ...]:
+        """How many topics and lengths there are; and words, with none of them."""
+        return len(self.centres), LENGTHS, *((len(self.words) + 1,) if self.words else ())
 
     def cells(self, texts: list[str], model: SentenceModel) -> Cells:
-        """The topic and the length of each text, counted from 0 each, [texts, 2]."""
-        return np.column_stack([self.topics(model.vectors(texts)), lengths(texts)])
+        """The topic and the length of each text, and its word, counted from 0 each, [texts, blocks]."""
+        found = [self.topics(model.vectors(texts)), lengths(texts)]
+        return np.column_stack([*found, rarest(texts, self.words)] if self.words else found)
 
     def topics(self, vectors: npt.NDArray[np.float64]) -> Cells:
         """The topic of each vector, counted from 0."""
         return np.asarray((vectors.astype(np.float32) @ self.centres.T).argmax(axis=1), np.int64)
 
     def question(self, model: SentenceModel) -> str:
-        """Digest of what a text is asked: its length, and which topic it is nearest to by what a model sees in it."""
-        return digest_json([digest_array(self.centres), list(LENGTH_EDGES), model.digest])
+        """Digest of what a text is asked: its length, its topic, the nearest by what a model sees in it, its word."""
+        words = [[*self.words], sorted(STOP_WORDS)] if self.words else []
+        return digest_json([digest_array(self.centres), list(LENGTH_EDGES), model.digest, *words])
 
 
 def lengths(texts: list[str]) -> Cells:
@@ -57,3 +65,13 @@ def lengths(texts: list[str]) -> Cells:
     """
     words = [len(text.split()) for text in texts]
     return np.searchsorted(LENGTH_EDGES, words, side="right").astype(np.int64)
+
+
+def rarest(texts: list[str], words: Sequence[str]) -> Cells:
+    """The last of these words that each text holds, counted from 1, or 0 where it holds none.
+
+    >>> rarest(["Haha, good soup", "good", "no"], ["good", "soup"]).tolist()
+    [2, 1, 0]
+    """
+    place = {word: number for number, word in enumerate(words, start=1)}
+    return np.array([max((place.get(word, 0) for word in content_words(text)), default=0) for text in texts], np.int64)

@@ -104,6 +104,8 @@ class RunContext(Generic[R]):
     pretrained: Pretrained | None = field(init=False, default=None)
     # digest and origin of the scales of layers, by the stage that trained with them
     layer_scales: dict[str, str] = field(init=False, default_factory=dict)
+    # the profile whose words users voted for, by its release and its digest; empty where they did not
+    profile: str = field(init=False, default="")
     # what was tried on public tokens before the steps of a stage, in a sentence, by the stage
     tried: dict[str, str] = field(init=False, default_factory=dict)
     # whether it was said that the release was charged for something else, too
@@ -184,6 +186,8 @@ class RunContext(Generic[R]):
         ]
         if self.pretrained is not None:
             inputs.insert(0, f"the text on which the base model was trained first has digest {self.pretrained.text}")
+        if self.profile:
+            inputs.append(f"the words that users voted for are those of {self.profile}")
         inputs += [f"which version of the corpus was read ({named})" for named in self.corpus_version.values()]
         return tuple(f"Public input: {each}." for each in inputs)
 

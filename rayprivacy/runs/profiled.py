@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import at_home
+from rayprivacy.core.private import digest_bytes
 from rayprivacy.runs.files import overridden
 from rayprivacy.runs.recipe import Recipe
 
@@ -22,7 +23,7 @@ _KEYS = {  # of recipes, with the suggestion for each
     "teachers.max_tokens": "max_tokens",
     "generation.max_tokens": "max_tokens",
 }
-USERS = "users (--users)"
+USERS, WORDS = "users (--users)", "match.words"
 COLUMNS = ("public number", "the recipe", "the profile, and its 95%", "this plan")
 Row = tuple[str, str, str, str]
 
@@ -42,11 +43,19 @@ class _Suggested(BaseModel):
     max_tokens: _Number
 
 
-class Profile(BaseModel):
-    """What a plan reads of `profile.json`."""
+class _Word(BaseModel):
+    word: str
 
+
+class Profile(BaseModel):
+    """What plans and runs read of `profile.json`; of its words the commonest come first."""
+
+    release_id: str
     tokens_of: str
     suggested: _Suggested
+    words: tuple[_Word, ...]
+    path: str = ""
+    digest: str = ""
 
 
 def base_name(base: str) -> str:
@@ -58,12 +67,14 @@ def base_name(base: str) -> str:
     return base.rstrip("/").rpartition("/")[2]
 
 
-def read_profile(path: str | Path) -> Profile:
-    """Read the file of a profile; ConfigError where it is none."""
+def read_profile(path: str | Path, key: str = "--profile") -> Profile:
+    """Read the file of a profile, which `key` names; ConfigError where it is none."""
     try:
-        return Profile.model_validate_json(at_home(path).read_bytes())
+        content = at_home(path).read_bytes()
+        found = Profile.model_validate_json(content)
     except (OSError, ValidationError):
-        raise ConfigError(f"--profile is {path}, which is no profile: give profile.json of a finished one.") from None
+        raise ConfigError(f"{key} is {path}, which is no profile: give profile.json of a finished one.") from None
+    return found.model_copy(update={"path": str(path), "digest": digest_bytes(content)})
 
 
 def profiled(recipe: R, profile: Profile, users: int | None) -> tuple[R, int, list[Row]]:
@@ -83,10 +94,14 @@ def profiled(recipe: R, profile: Profile, users: int | None) -> tuple[R, int, li
         takes = getattr(getattr(recipe, block), field)
         told = f"{number}, tokens of {profile.tokens_of}" if other else str(number)
         rows.append((key, f"{has}" if said else f"{has} by default", told, f"{takes}"))
+    if profile.words and (match := getattr(recipe, "match", None)) is not None:
+        has, takes = match.words or "none by default", match.words or profile.path
+        recipe = _with(recipe, WORDS, takes)
+        rows.append((WORDS, has, f"{len(profile.words)} released words", takes))
     return recipe, users or counted, rows
 
 
-def _with(recipe: R, key: str, value: int) -> R:
+def _with(recipe: R, key: str, value: int | str) -> R:
     """The recipe with another value, or as it was where its other keys do not go with it."""
     try:
         return type(recipe).parse(overridden(recipe.model_dump(mode="json", exclude_unset=True), {key: value}))

@@ -9,10 +9,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from recipes import EVALUATION, SEQPATE
-from small_jobs import job_of, write_talk
+from small_jobs import job_of, write_profile, write_talk
 
 import rayprivacy as rp
 from rayprivacy.blocks import match as matching
+from rayprivacy.core.private import digest_bytes
+from rayprivacy.evaluation.shape import LENGTHS
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe, parse_recipe
 from rayprivacy.methods.seqpate import method as seqpate
@@ -28,10 +30,11 @@ CHARGED = ["create", *["reserve", "start", "commit"] * 2]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, tiny_base, pretrain, local_ray):
-    """Teachers and a LoRA student of a pretrained model, and users who vote for its texts."""
+    """Teachers and a LoRA student of a pretrained model, and users who vote for its texts and for released words."""
     folder = tmp_path_factory.mktemp("job")
     write_talk(folder / "talk.parquet")
-    blocks = SEQPATE | {"student": LORA, "match": MATCH, "pretrain": pretrain}
+    words = {"words": write_profile(folder / "profile.json", "cat", "mat")}
+    blocks = SEQPATE | {"student": LORA, "match": MATCH | words, "pretrain": pretrain}
     return job_of(folder, tiny_base, **blocks, evaluation=EVALUATION)
 
 
@@ -102,7 +105,13 @@ def test_the_texts_are_those_that_the_users_vote_for_once(whole):
     assert all(any(each.startswith(text) for each in candidates) for text in found), "whole, or cut after a sentence"
     assert metrics["synthetic"]["texts"] == 8
     assert metrics["synthetic"]["match"]["candidates"] == 16
-    assert set(metrics["synthetic"]["match"]["total_variation_to_votes"]) == {"topics", "lengths"}
+    assert set(metrics["synthetic"]["match"]["total_variation_to_votes"]) == {"topics", "lengths", "words"}
+    (votes,) = (out / "private").glob("votes-*")
+    assert votes.stat().st_size == 8 * (MATCH["topics"] + LENGTHS + 1 + 2), "topics, lengths, no word or one of two"
+    digest = digest_bytes((whole.folder / "profile.json").read_bytes())
+    words = "the words that users voted for are those of profile-0123456789abcdef"
+    assert f"Public input: {words}, whose file has digest {digest}." in certificate["assumptions"]
+    assert digest in (out / "README.md").read_text()
 
 
 def test_private_things_stay_private(whole, first):

@@ -1,5 +1,7 @@
 """Texts are matched to private votes by topic and length: one vote of each a user; none is taken twice or cut amiss."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,7 +13,7 @@ from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.manifest import part_path, write_part
-from rayprivacy.evaluation.shape import LENGTHS, Shape, lengths
+from rayprivacy.evaluation.shape import LENGTHS, Shape, lengths, rarest
 from rayprivacy.models.sentences import SentenceModel
 from rayprivacy.release.histogram import SCALE, Margins
 
@@ -65,7 +67,9 @@ def test_a_user_has_one_vote_however_much_they_write(tmp_path, shape, model):
     assert [block.sum() // SCALE for block in margins.split(records)] == [41, 41]
 
 
-def test_one_more_user_adds_their_own_votes_alone(tmp_path, shape, model):
+@pytest.mark.parametrize("words", [(), ("soup", "dog", "water")])
+def test_one_more_user_adds_their_own_votes_alone(tmp_path, shape, model, words):
+    shape = replace(shape, words=words)
     margins = _margins(shape)
     others = [("ann", FOOD[0]), ("bob", PETS[1]), ("bob", FOOD[2])]
     more = [("eve", text) for text in ["x" * 5000, "soup " * 900, "", "\u0000\ud7ff\u202e", *PETS]]
@@ -74,6 +78,18 @@ def test_one_more_user_adds_their_own_votes_alone(tmp_path, shape, model):
     assert moved.min() >= 0
     assert np.linalg.norm(moved.astype(float)) <= margins.sensitivity
     assert np.array_equal(moved, part_votes(_part(tmp_path, more), 0, shape, margins, model))
+
+
+def test_a_text_votes_for_the_rarest_released_word_in_it(tmp_path, shape, model):
+    told = replace(shape, words=("soup", "bread", "Dog", "the"))
+    rows = [("ann", FOOD[0]), ("ann", "SOUP, dog's soup!"), ("bob", PETS[1]), ("bob", "good soup")]
+    margins = _margins(told)
+    *others, words = margins.split(part_votes(_part(tmp_path, rows), 0, told, margins, model) / SCALE)
+    assert words.tolist() == [0.5, 1.0, 0.5, 0.0, 0.0], "words are in lower case, and none is grammar"
+    plain = _margins(shape)
+    assert np.allclose(np.concatenate(others) * SCALE, part_votes(tmp_path, 0, shape, plain, model))
+    assert margins.noise_std_grid > plain.noise_std_grid, "one more block"
+    assert margins.event == plain.event
 
 
 def test_nobody_changes_the_vote_of_a_text_between_two_topics(tmp_path, model):
@@ -138,6 +154,14 @@ def test_both_margins_are_met_where_there_are_candidates_enough():
     for share, found in zip(wanted, shares_of(cells[places], BLOCKS), strict=True):
         assert np.abs(share - found).max() < 0.02
     assert (places != chosen(weights, cells, 1)).any(), "another seed is another choice"
+
+
+def test_released_words_come_as_often_as_users_say():
+    texts = [("kernel " if at % 20 == 0 else "soup " if at % 2 else "") + f"number {at}" for at in range(900)]
+    found, wanted = rarest(texts, ["soup", "kernel"])[:, None], np.array([0.5, 0.4, 0.1])
+    kept = found[chosen(raked(found, [wanted], 300), found, 0)]
+    assert np.abs(shares_of(kept, [3])[0] - wanted).max() < 0.01
+    assert np.abs(shares_of(found, [3])[0] - wanted).max() > 0.04
 
 
 def test_a_cell_with_too_few_candidates_gives_all_and_one_without_leaves_its_share_to_the_others():

@@ -145,3 +145,17 @@ def job_of(folder: Path, base: Path, **blocks: Any) -> Job:
     }
     more = {name: usual.get(name, {}) | block if isinstance(block, dict) else block for name, block in blocks.items()}
     return Job.of(folder, json.loads(json.dumps(usual | more)))
+
+
+def write_profile(path: Path, *words: str, tokens_of: str = "smollm2-135m", **numbers: Any) -> str:
+    """What plans and runs read of a profile that released these words."""
+    names = ("users", "max_records_per_user", "max_tokens")
+    suggested = {name: numbers.get(name, [40, [30, 50]]) for name in names}
+    content = {
+        "release_id": "profile-0123456789abcdef",
+        "tokens_of": tokens_of,
+        "suggested": {name: {"value": value, "interval": ends} for name, (value, ends) in suggested.items()},
+        "words": [{"word": word, "users": {"value": 30, "interval": [20, 40]}} for word in words],
+    }
+    path.write_text(json.dumps(content))
+    return str(path)

@@ -1,15 +1,12 @@
-"""What a profile asks of a text: public cells by tokens and by script, the words in it; and of a user, how many texts.
+"""What a profile asks of a text: public cells by tokens and by script; and of a user, how many texts.
 
 All of it is fixed before any text is read, and looks at one text at a time. A script (Unicode's, by the names of its
 letters) is not a language: Latin says nothing of which of a hundred it is.
 """
 
-import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
 from functools import lru_cache
-from importlib.resources import files
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +24,6 @@ SCRIPTS = (
 BLOCKS = (1, len(RECORDS) + 1, len(TOKENS) + 1, len(SCRIPTS))  # users; and users by records, tokens and script
 _ANOTHER, _NO_LETTERS = len(SCRIPTS) - 2, len(SCRIPTS) - 1
 _READ = 1000  # characters of a text that decide on its script
-_WORD = re.compile(r"\b\w{3,40}\b(?:'\w{1,3}\b)?")
-STOP_WORDS = frozenset(files("rayprivacy.methods.profile").joinpath("stop_words.txt").read_text("utf-8").split())
 
 
 def records_cells(records: Cells) -> Cells:
@@ -62,15 +57,3 @@ def script_cell(text: str) -> int:
 def _script(letter: str) -> int:
     name = unicodedata.name(letter, "").partition(" ")[0].capitalize()
     return SCRIPTS.index(name) if name in SCRIPTS[:_ANOTHER] else _ANOTHER
-
-
-def content_words(text: str) -> Iterator[str]:
-    """The words of a text in lower case, without those that hold English sentences together.
-
-    >>> [*content_words("I don't like the SOUP, Ann's soup of 2024")]
-    ['soup', 'ann', 'soup', '2024']
-    """
-    for found in _WORD.findall(text.lower().replace("\u2019", "'")):
-        word = found.removesuffix("'s")
-        if word not in STOP_WORDS:
-            yield word

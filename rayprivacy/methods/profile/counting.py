@@ -23,6 +23,7 @@ from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.private import Private, Seal, digest_bytes, digest_json
 from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.content import STOP_WORDS, content_words
 from rayprivacy.corpus.manifest import owners_of, part_tables
 from rayprivacy.methods.profile import cells
 from rayprivacy.methods.profile.cells import Cells
@@ -91,7 +92,7 @@ def _mentions(rows: pa.Table, job: Counting, key: Key) -> Iterator[tuple[str, st
     """Users with the words and values of labels that they count for."""
     by_user = rows.select(["user", "text", *job.labels]).sort_by("user").to_pylist()
     for user, own in ((user, list(own)) for user, own in groupby(by_user, key=lambda row: str(row["user"]))):
-        words = Counter(word for row in own for word in set(cells.content_words(row["text"])))
+        words = Counter(word for row in own for word in set(content_words(row["text"])))
         kept = _foremost(words, job.keywords, user, key)
         for label in job.labels:
             values = Counter(label_key(label, row[label]) for row in own if row[label] is not None)
@@ -130,7 +131,7 @@ def question_of(job: Counting) -> str:
     """Digest of what users are asked: the cells, how texts fall into them, and which words and labels count."""
     backend = getattr(tokenizer_of(job.base), "backend_tokenizer", None)
     spelt = backend.to_str() if backend is not None else json.dumps(tokenizer_of(job.base).get_vocab(), sort_keys=True)
-    named = [cells.RULES, cells.RECORDS, cells.TOKENS, cells.SCRIPTS, sorted(cells.STOP_WORDS)]
+    named = [cells.RULES, cells.RECORDS, cells.TOKENS, cells.SCRIPTS, sorted(STOP_WORDS)]
     return digest_json([digest_bytes(spelt.encode()), named, job.keywords, LABEL_VALUES, list(job.labels)])
 
 

@@ -18,15 +18,15 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
-from small_jobs import small_privacy
+from small_jobs import small_privacy, write_profile
 from toy_knowledge import ATTRIBUTES
 
 import rayprivacy
 from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.blocks import match as matching
-from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.keys import load_key
-from rayprivacy.core.private import Private, digest_json
+from rayprivacy.core.private import Private, digest_file, digest_json
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.ledger.store import Ledger
@@ -86,7 +86,7 @@ class Desk:
         self.account(plan.protection)
         progress: Any = SimpleNamespace(show=lambda *_: None)
         context = RunContext(run, plan, lambda: self.ledger, load_key(Path(recipe.privacy.key)), progress)
-        context.corpus = SimpleNamespace(corpus_digest=lambda _: self.corpus)  # type: ignore[assignment]
+        context.corpus = SimpleNamespace(corpus_digest=lambda _: self.corpus, version="")  # type: ignore[assignment]
         self.patch.setattr(RunContext, "shard", lambda self: None)
         return context
 
@@ -114,14 +114,19 @@ def label_shares(desk, changed, bit):
 
 
 def match_votes(desk, changed, bit):
-    """The topics of other candidates, and the same ones seen by another sentence model."""
-    recipe = desk.recipe(method="seqpate", match={"topics": 2})
-    texts = ["my cat sleeps", "a dog chased it", "the car is red", "an engine and brakes" if changed else "new tyres"]
-    sums = np.full(2 + matching.LENGTHS, SCALE, dtype=np.int64)
+    """The topics of other candidates, the same ones seen by another sentence model, and other words in a profile."""
+    words = write_profile(desk.folder / "profile.json", "cat", "car" if changed == "words" else "dog")
+    recipe = desk.recipe(method="seqpate", match={"topics": 2, "words": words})
+    texts = [
+        "my cat sleeps",
+        "a dog chased it",
+        "the car is red",
+        "an engine and brakes" if changed == "candidates" else "new tyres",
+    ]
+    sums = np.full(2 + matching.LENGTHS + 3, SCALE, dtype=np.int64)
     sums[0] += bit
     desk.patch.setattr(matching, "shape_votes", lambda *_: Private(sums))
     if changed == "model":
-        texts[-1] = "new tyres"
         desk.patch.setattr(SentenceModel, "digest", digest_json("another"))
     context = desk.context(recipe)
     pq.write_table(pa.table({"text": texts}), context.run.public("candidates.parquet"))
@@ -242,7 +247,7 @@ def users_counted(desk, changed, bit):
 
 CASES: dict[str, tuple[Callable[[Desk, str, int], str], str]] = {  # and what changes a question
     "methods/generator/method.py _shares": (label_shares, "values"),
-    "blocks/match.py match_texts": (match_votes, "candidates model"),
+    "blocks/match.py match_texts": (match_votes, "candidates model words"),
     "methods/seqpate/method.py round": (teachers_votes, "hidden candidates allowed centre context rows words teachers"),
     "tuning/heldout_loss.py heldout_loss": (trial_loss, "weights tokenizer"),
     "runs/figures.py figures_of": (shown_figures, "weights text bound"),
@@ -293,6 +298,22 @@ def test_the_same_question_of_one_corpus_is_one_charge_whatever_is_answered(desk
     assert [desk.ledger.output(each) for each in desk.charges(release)] == [stored]
     ask(replace(desk, corpus=digest_json("another")), "", 0)
     assert len({charge.input_digest for charge in desk.charges(release)}) == 2
+
+
+def test_a_run_goes_on_with_the_released_words_that_it_began_with_and_names_them(desk):
+    path = desk.folder / "profile.json"
+    recipe = desk.recipe(method="seqpate", match={"words": write_profile(path, "cat", "dog")})
+    context = desk.context(recipe)
+    assert matching._words(context, recipe.match) == ("cat", "dog"), "of the profile, and nothing else was read"
+    (said,) = context.public_inputs
+    words = "the words that users voted for are those of profile-0123456789abcdef"
+    assert said == f"Public input: {words}, whose file has digest {digest_file(path)}."
+    write_profile(path, "cat", "car")
+    with pytest.raises(ConfigError, match=r"^the profile of .* changed since the run began: bring the former back"):
+        matching._words(context, recipe.match)
+    write_profile(path, "cat", "dog")
+    assert matching._words(context, recipe.match) == ("cat", "dog")
+    assert matching._words(context, recipe.match.model_copy(update={"words": None})) == ()
 
 
 def test_figures_are_made_of_nothing_but_what_the_ledger_stored(desk):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from small_jobs import write_profile
 
 import rayprivacy as rp
 from rayprivacy.accounting.accountant import epsilon
@@ -63,6 +64,49 @@ def test_public_text_that_cannot_be_used_is_refused_first(name, block, says, tmp
     with pytest.raises(rp.ConfigError, match=says):
         rp.run(parse_recipe({**values, "pretrain": block}), tmp_path / "out", console=QUIET)
     assert [path.name for path in tmp_path.iterdir()] == ["nine.csv"]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (None, r"match\.words is .*profile\.json, which is no profile: give profile\.json of a finished one\.$"),
+        ("knowledge", r"match\.words is .*profile\.json, which is no profile"),
+        (
+            (),
+            r"match\.words is .*profile\.json, a profile in which no word passed its threshold: take one with a larger",
+        ),
+    ],
+)
+def test_words_that_no_profile_released_are_refused_first(name, words, says, tmp_path):
+    path = tmp_path / "profile.json"
+    if words == "knowledge":
+        path.write_text('{"release_id": "knowledge-0123456789abcdef", "words": ["secret"]}')
+    elif words is not None:
+        write_profile(path, *words)
+    there = [*tmp_path.iterdir()]
+    privacy = {"ledger": f"sqlite:///{tmp_path}/ledger.db", "key": str(tmp_path / "key")}
+    recipe = parse_recipe({"method": name, "privacy": privacy, "match": {"words": str(path)}})
+    with pytest.raises(rp.ConfigError, match=says) as refused:
+        rp.run(recipe, tmp_path / "out", console=QUIET)
+    assert "secret" not in str(refused.value)
+    assert [*tmp_path.iterdir()] == there
+
+
+@BOTH
+def test_words_are_part_of_the_release_and_change_no_charge(name):
+    plain, told = (parse_recipe({"method": name, "match": each}) for each in ({}, {"words": "profile.json"}))
+    before, plan = (method_of(each).planned(each) for each in (plain, told))
+    assert told.release_id != plain.release_id
+    assert plan.charges == before.charges
+    assert "; words of profile.json; " in plan.stage(match_plan.MATCH).detail
+    noise = [each.stage(match_plan.MATCH).mechanism.noise_std_grid for each in (before, plan)]
+    assert noise[1] == pytest.approx(noise[0] * 1.5**0.5), "of one block more"
+
+
+def test_methods_that_match_nothing_know_no_words():
+    with pytest.raises(rp.ConfigError, match="'match' is not a key of the recipe"):
+        parse_recipe({"method": "two_stage", "match": {"words": "profile.json"}})
 
 
 @pytest.mark.parametrize("composition", ["gdp", "zcdp", "rdp", "pld"])

@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from small_jobs import write_profile
 
 import rayprivacy as rp
 from rayprivacy.cli import main
@@ -21,11 +23,8 @@ SAID = {
 
 @pytest.fixture
 def profile(tmp_path):
-    def written(tokens_of="smollm2-135m", **numbers):
-        made = {name: {"value": value, "interval": ends} for name, (value, ends) in (NUMBERS | numbers).items()}
-        path = tmp_path / "profile.json"
-        path.write_text(json.dumps({"tokens_of": tokens_of, "suggested": made, "words": []}))
-        return path
+    def written(tokens_of="smollm2-135m", words=(), **numbers):
+        return Path(write_profile(tmp_path / "profile.json", *words, tokens_of=tokens_of, **NUMBERS | numbers))
 
     return written
 
@@ -45,6 +44,21 @@ def test_what_the_recipe_says_stays_and_what_it_leaves_is_taken(profile):
     assert overrides_of(outline.profiled) == "-o teachers.max_tokens=38 -o generation.max_tokens=38"
     given = rp.load_recipe(SAID, overrides_of(outline.profiled).replace("-o ", "").split())
     assert given.release_id == outline.recipe.release_id
+
+
+def test_a_recipe_that_matches_text_is_told_of_released_words(profile):
+    matching = SAID | {"match": {}}
+    path = str(profile(words=("soup", "bread")))
+    outline = rp.plan(rp.load_recipe(matching), profile=path)
+    assert outline.profiled[-1] == ("match.words", "none by default", "2 released words", path)
+    assert overrides_of(outline.profiled).endswith(f"-o match.words={path}")
+    assert outline.recipe.match.words == path
+    said = rp.plan(rp.load_recipe(SAID | {"match": {"words": "other.json"}}), profile=path)
+    assert said.profiled[-1] == ("match.words", "other.json", "2 released words", "other.json")
+    for recipe, words in ((SAID, ("soup",)), (matching, ())):
+        assert "match.words" not in [
+            row[0] for row in rp.plan(rp.load_recipe(recipe), profile=profile(words=words)).profiled
+        ]
 
 
 def test_the_terminal_shows_both_and_the_options_of_a_run(profile, tmp_path, monkeypatch, capsys):
