@@ -177,11 +177,8 @@ class Layout:
         """The vector [cells] of a unit, from its values of all figures; no longer than 1 in L2."""
         given = [*zip(self.parts, values, strict=True)]
         counted = min((part.counted(value) for part, value in given), default=1.0)
-        parts = [
-            np.array([COUNT * counted]),
-            *(part.weight * part.coordinates(value, counted) for part, value in given),
-        ]
-        return np.asarray(np.concatenate(parts) / self._norm, np.float64)
+        parts = (part.weight * part.coordinates(value, counted) for part, value in given)
+        return np.asarray(np.concatenate([[COUNT * counted], *parts]) / self._norm, np.float64)
 
     def read(self, sums: _Floats, std: float) -> tuple[list[Shown], list[str]]:
         """The figures that noisy sums [cells] show, and sentences on those that are left out; `std` is their noise."""

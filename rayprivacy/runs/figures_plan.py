@@ -22,8 +22,8 @@ MODELS = 3  # that read held-out text at most: the base, what it became by pretr
 _DIGITS = 1e4
 BY_MEANING = ("topics", "recall")
 _SAYS = (
-    "Noisy sums over all users, held out or not, left the private side as well: the figures marked 'releasable: true'. The"
-    " bounds of a loss were made from public numbers and released text alone."
+    "Noisy sums over all users, held out or not, left the private side as well: the figures marked 'releasable: true'."
+    " The bounds of a loss were made from public numbers and released text alone."
 )
 
 
