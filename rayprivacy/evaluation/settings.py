@@ -53,7 +53,7 @@ class FiguresConfig(Config):
     Attributes:
         share: of the budget, counted as squared sensitivity over noise: 0.05 leaves 97.5% of its noise to the rest.
         of: what is measured, as far as the method has it; noise is the smaller the fewer they are.
-        topics: clusters of the synthetic text by meaning, by whose shares it is compared with what was learnt from.
+        topics: clusters of the synthetic text by meaning, by whose shares it is compared with private text.
     """
 
     share: float = Field(0.05, gt=0, le=0.5)

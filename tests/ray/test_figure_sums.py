@@ -45,6 +45,6 @@ def test_each_user_is_asked_once_in_the_cells_of_their_half(tmp_path, local_ray)
     assert not np.array_equal(sums[1], sums[2])
     # One that cannot be read is told without its text.
     part_path(tmp_path, 0).write_bytes(b"my secret soup")
-    with pytest.raises(RayPrivacyError, match="^measuring figures of users stopped") as stopped:
+    with pytest.raises(RayPrivacyError, match=r"^measuring figures of users stopped") as stopped:
         figures.figure_sums(tmp_path, 1, halves, mechanism)
     assert "secret" not in str(stopped.value)

@@ -194,7 +194,7 @@ def _shown(desk, changed, bit):
     pq.write_table(pa.table({"text": texts}), context.run.root / "synthetic.parquet")
     context.base = load_backbone(recipe.model)
     sums = np.array([3000, 100, -100, 3000, -100]) * SCALE  # of held-out users, and of those of training
-    sums[0] += bit
+    sums[[0, 3]] += bit
     desk.patch.setattr(figures, "figure_sums", lambda *_: Private(sums))
     return str(context.recipe.release_id), figures.figures_of(context, method_of(recipe), Output())
 

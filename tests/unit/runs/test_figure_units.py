@@ -161,7 +161,7 @@ def test_bounds_of_losses_are_made_of_released_text_and_models_alone(halves, tin
 
 def test_neighbours_differ_in_the_noisy_numbers_and_in_nothing_else_that_is_public(tmp_path, tiny_base, monkeypatch):
     """A corpus, and one with one more user, from the shards to the figures, under one model and one text."""
-    found, files, more = [], [], ADVERSARIES["who wrote everything"]
+    found, files, asked, more = [], [], [], ADVERSARIES["who wrote everything"]
     privacy = small_privacy(tmp_path) | {"epsilon": 3000.0}
     recipe = _recipe(privacy=privacy, model={"base": str(tiny_base), "dtype": "float32"}, figures={"share": 0.5})
     plan = method_named("generator").planned(recipe)
@@ -179,10 +179,13 @@ def test_neighbours_differ_in_the_noisy_numbers_and_in_nothing_else_that_is_publ
         _write(heldout, HOLDOUT, run.private("shards"))
         for part in range(plan.parts):
             _write(learnt if part == 3 else [], part, run.private("shards"))
+        halves = figures._halves(context, method_named("generator"), Output(), recipe.figures)
+        asked.append([half.question for half in halves])
         found.append(figures.figures_of(context, method_named("generator"), Output()))
         files.append({str(path.relative_to(run.root)) for path in run.root.rglob("*") if "private" not in path.parts})
     numbers = [[(row.pop("value"), row.pop("interval")) for row in each["rows"]] for each in found]
     assert found[0] == found[1] == found[2]
+    assert asked[0] == asked[1] == asked[2], "bounds are among what is asked"
     names = [row["name"] for row in found[0]["rows"]]
     learnt = ["users of training" in name for name in names]
     assert sum(learnt) == 5
