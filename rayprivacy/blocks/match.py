@@ -33,7 +33,6 @@ order of topic and length gets its share to within one text.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from safetensors.numpy import load, save
 
 from rayprivacy.blocks.match_plan import MATCH, MOST_WORDS, PARTS_VOTED, MatchConfig, profile_of
@@ -51,7 +49,7 @@ from rayprivacy.corpus.manifest import owners_of, part_tables
 from rayprivacy.evaluation.fidelity import total_variation
 from rayprivacy.evaluation.shape import LENGTHS, Shape, lengths
 from rayprivacy.generation.codes import Codes
-from rayprivacy.models.sentences import SentenceModel
+from rayprivacy.models.sentences import SentenceModel, packaged_on_one_thread
 from rayprivacy.release.histogram import Margins, summed
 from rayprivacy.runs import directory, method
 from rayprivacy.runs.context import RunContext
@@ -177,7 +175,7 @@ def shape_votes(shards: Path, parts: int, shape: Shape, margins: Margins, told: 
 @_SEAL.around(_STEP)
 def _votes_of_part(common: tuple[Path, Shape, Margins], part: int) -> Sums:
     shards, shape, margins = common
-    return part_votes(shards, part, shape, margins, _model())
+    return part_votes(shards, part, shape, margins, packaged_on_one_thread())
 
 
 def part_votes(shards: Path, part: int, shape: Shape, margins: Margins, model: SentenceModel) -> Sums:
@@ -194,12 +192,6 @@ def _votes(rows: pa.Table, shape: Shape, margins: Margins, model: SentenceModel)
     for own in np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1]):
         cells[own] = shape.cells(texts[own].tolist(), model)
     return summed(margins, owners, cells + np.cumsum((0, *margins.blocks[:-1])))
-
-
-@lru_cache(maxsize=1)
-def _model() -> SentenceModel:
-    torch.set_num_threads(1)  # the order of floating-point sums, and so a vote, must not depend on a node's cores
-    return SentenceModel.packaged()
 
 
 def beginnings(text: str) -> list[str]:

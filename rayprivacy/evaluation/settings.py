@@ -48,20 +48,18 @@ class EvaluationConfig(Config):
 
 
 class FiguresConfig(Config):
-    """The `figures` block: an evaluation on all held-out users that may be published, for a share of the budget.
+    """The `figures` block: an evaluation on all users that may be published, for a share of the budget.
 
     Attributes:
         share: of the budget, counted as squared sensitivity over noise: 0.05 leaves 97.5% of its noise to the rest.
         of: what is measured, as far as the method has it; noise is the smaller the fewer they are.
-        max_loss: the bound on a user's mean loss, in nats per token; a larger one counts as it.
-        topics: clusters of the synthetic text by meaning, by whose shares it is compared with held-out text.
+        topics: clusters of the synthetic text by meaning, by whose shares it is compared with private text.
     """
 
     share: float = Field(0.05, gt=0, le=0.5)
     of: tuple[FigureName, ...] = Field(
         ("perplexity", "lengths", "topics", "recall", "copied", "accuracy"), min_length=1
     )
-    max_loss: float = Field(8.0, gt=0, le=100)
     topics: int = Field(8, ge=2, le=100)
 
 

@@ -5,7 +5,7 @@ comes from PyPI as a plain folder. A text's vector is the mean of its tokens' st
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -65,3 +65,10 @@ class SentenceModel:
         hidden = self.model(input_ids=padded, attention_mask=inside).last_hidden_state
         summed = (hidden * inside[..., None]).sum(1)
         return np.asarray(torch.nn.functional.normalize(summed, dim=1).numpy(), float)
+
+
+@lru_cache(maxsize=1)
+def packaged_on_one_thread() -> SentenceModel:
+    """The packaged model in a task; the order of floating-point sums must not depend on a node's cores."""
+    torch.set_num_threads(1)
+    return SentenceModel.packaged()

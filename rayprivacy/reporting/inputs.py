@@ -78,7 +78,7 @@ class Heldout(Lenient):
 
 
 class ShownFigure(Lenient):
-    """A figure of held-out users that was released with noise, and its 95% interval."""
+    """A figure of private text that was released with noise, and its 95% interval."""
 
     name: str = Field(max_length=80)
     value: float

@@ -1,34 +1,41 @@
-"""The figures of held-out users that a run may publish: measured at its end, released by one noisy sum, and read.
+"""The figures of users that a run may publish: measured at its end, released by one noisy sum, and read.
 
-    released models, synthetic text -> what is asked of a held-out user             (public)
-    held-out users -> a vector each -> their sum -> RELEASE GATE, one charge        (released)
+    released models, synthetic text -> what is asked of a user                      (public)
+    users -> a vector each -> their sum -> RELEASE GATE, one charge                 (released)
     noisy sums -> figures with intervals -> metrics.json, certificate, report       (free)
 
-Privacy argument. All held-out units take part, whatever their number: the first n of them would be another set when one
-joins. A keyed coin of each user, with a public rate, decides who is held out. What a unit hands in is a function of the
-unit and of what is public, to the last bit: each is read by itself, because in a batch with others the rounding of its
-loss would depend on theirs. So one unit more or less moves the sums by its own vector, which `release.figure_vectors`
-bounds. A unit changes the training, which its own charges cover, or these sums, and never both; both are charged, one
-after the other, which is an upper bound.
+Held-out users are asked how well models do on text that nobody learnt from. All others, who are many more, are asked
+how synthetic text compares with theirs. Each half has cells of its own, with zeros in those of the other, so that
+neither takes room from the other in a vector that is no longer than 1.
+
+Privacy argument. All units take part, whatever their number: the first n of them would be another set when one joins. A
+keyed coin of each user, with a public rate, decides who is held out, and so which cells are theirs. What a unit hands
+in is a function of the unit and of what is public, to the last bit: each is read by itself, because in a batch with
+others the rounding of its loss would depend on theirs, and of its rows the first count, in a keyed order of its own. So
+one unit more or less moves the sums by its own vector, which `release.figure_vectors` bounds. A unit that is learnt
+from changes the training, too: both are charged, one after the other, and models and text are public by then.
 
 A run that is resumed finds the private sums, and the ledger serves the noise that was drawn: the question that names
 the charge is made of what is asked, never of an answer.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import blake2b
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 from scipy.spatial.distance import cdist
 
 from rayprivacy.accounting.events import to_json
 from rayprivacy.auditing.scoring import ModelLoss
-from rayprivacy.core.console import Told
+from rayprivacy.core.console import Told, nobody
 from rayprivacy.core.files import Json, write_atomic
 from rayprivacy.core.private import Private, digest_json, digest_json_list
 from rayprivacy.core.units import PrivacyUnit
@@ -39,29 +46,33 @@ from rayprivacy.evaluation.fidelity import reaches
 from rayprivacy.evaluation.language import length_summary, normal_words
 from rayprivacy.evaluation.memorisation import GRAM
 from rayprivacy.evaluation.settings import FiguresConfig
-from rayprivacy.evaluation.shown import Distance, Layout, Mean, Part, Perplexity
+from rayprivacy.evaluation.shown import REMEDY, Distance, Layout, Mean, Part, Perplexity, Shown
 from rayprivacy.generation.codes import Codes
 from rayprivacy.models.backbone import Backbone, load_backbone, tokenizer_rules
-from rayprivacy.models.sentences import SentenceModel
+from rayprivacy.models.sentences import SentenceModel, packaged_on_one_thread
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.figure_vectors import FigureVectors
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.directory import MODEL, Run
-from rayprivacy.runs.figures_plan import BY_MEANING, FIGURES, GROUPS, GROUPS_SHOWN
+from rayprivacy.runs.directory import MODEL
+from rayprivacy.runs.figures_plan import BY_MEANING, FIGURES, PARTS_ASKED, RECORDS
 from rayprivacy.runs.measure import drawn_rows
 from rayprivacy.runs.method import Method, Output
-from rayprivacy.runs.sealing import sealed
+from rayprivacy.runs.sealing import SEAL, sealed
+from rayprivacy.work.mapping import on_numbers
 
 if TYPE_CHECKING:
     from rayprivacy.evaluation.shape import Shape
 
-WHY = "sums over all held-out users, released with noise that the account was charged for"
-TEXTS, BY_VECTORS, NEIGHBOURS = 100_000, 2000, 5  # synthetic texts that are read, and embedded; of a text's ball
-OWN, OTHER, SHARES, SMALL = 1.5, 0.75, 1.0, 0.25  # weights: of the run's own model, of others, of shares, of the rest
+WHY = "sums over all users, released with noise that the account was charged for"
+TEXTS, BY_VECTORS, TRIED = 100_000, 2000, 64  # synthetic texts that are read, embedded, and tried on models
+NEIGHBOURS = 5  # of a text, to which its ball reaches
+LOSS, SHARES, MEAN, SMALL = 1.0, 1.0, 0.5, 0.25  # weights: no figure is much further from its goal than others
+BELOW, ABOVE, APART = 1.0, 3.0, 0.5  # nats per token from what is lost on synthetic text to the bounds
 _STORED = np.dtype("<i8")
-_STEP = "measuring figures of held-out users"
+_STEP = "measuring figures of users"
 Sums = npt.NDArray[np.int64]
 Rows = Sequence[Row]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,36 @@ class Group:
     parts: tuple[Part, ...]
     question: str  # digest of what a unit is asked beside them; public
     values: Callable[[Rows], list[Any]] = field(repr=False)  # the value of each for a unit, from its rows alone
+
+
+@dataclass(frozen=True)
+class Half:
+    """The units that are held out, or all others: what they are asked, and the cells that are theirs."""
+
+    who: str
+    groups: tuple[Group, ...]
+    before: int = 0  # cells of the other half, in front of theirs
+    after: int = 0  # and behind
+
+    @property
+    def layout(self) -> Layout:
+        """What they hand in."""
+        return Layout(tuple(part for group in self.groups for part in group.parts), self.who)
+
+    @property
+    def question(self) -> list[Any]:
+        """All that they are asked, as JSON values."""
+        return [self.who, self.layout.described, [group.question for group in self.groups], RECORDS]
+
+    def vector(self, rows: Rows) -> npt.NDArray[np.float64]:
+        """What one of them hands in, with zeros in the cells of the other half."""
+        own = rows[:RECORDS]
+        values = [value for group in self.groups for value in group.values(own)]
+        return np.pad(self.layout.vector(values), (self.before, self.after))
+
+    def read(self, noisy: npt.NDArray[np.float64], std: float) -> tuple[list[Shown], list[str]]:
+        """The figures that the noisy sums of both halves show of theirs, and sentences on what is left out."""
+        return self.layout.read(noisy[self.before : len(noisy) - self.after], std)
 
 
 def figures_of(context: RunContext[Any], method: Method, output: Output) -> Json:
@@ -83,14 +124,16 @@ def figures_of(context: RunContext[Any], method: Method, output: Output) -> Json
     if config is None:
         return {}
     with context.stage(FIGURES):
-        groups = list(_groups(context, method, output, config))
-        layout = Layout(tuple(part for group in groups for part in group.parts), str(context.recipe.privacy.unit))
-        mechanism: FigureVectors = replace(context.plan.stage(FIGURES).mechanism, cells=layout.cells)
-        question = digest_json([layout.described, *(group.question for group in groups)])
-        sums = _sums_of_corpus(context, groups, layout, mechanism, question)
+        halves = _halves(context, method, output, config)
+        cells = sum(half.layout.cells for half in halves)
+        mechanism: FigureVectors = replace(context.plan.stage(FIGURES).mechanism, cells=cells)
+        question = digest_json([half.question for half in halves])
+        sums = _sums_of_corpus(context, halves, mechanism, question)
         noisy = context.release_figures(FIGURES, mechanism, sums, question=question).value
-    shown, left_out = layout.read(noisy, mechanism.sigma)
-    left_out += [] if layout.parts else [f"The run has nothing to measure {' and '.join(config.of)} by."]
+    read = [half.read(noisy, mechanism.sigma) for half in halves]
+    shown, left_out = ([each for found in side for each in found] for side in zip(*read, strict=True))
+    left_out += [f"To see more, {REMEDY}."] if left_out else []
+    left_out += [] if any(half.groups for half in halves) else [f"Nothing measures {' and '.join(config.of)} here."]
     rows = [{"name": each.name, "value": each.value, "interval": [each.low, each.high]} for each in shown]
     event = to_json(mechanism.event)
     return {"releasable": True, "why": WHY, "stage": FIGURES, "event": event, "rows": rows, "left_out": left_out}
@@ -108,38 +151,53 @@ def named(found: Json) -> dict[str, str]:
     return rows | ({"Released with noise, and not shown": " ".join(left_out)} if left_out else {})
 
 
-def _groups(context: RunContext[Any], method: Method, output: Output, config: FiguresConfig) -> Iterator[Group]:
-    """What can be measured of what the run has released, in a fixed order."""
-    recipe, card = context.recipe, method.card
-    if "perplexity" in config.of and card.has_language_model:
-        reading = method.reads(recipe)
-        released = ModelConfig(base=str(context.run.root / MODEL), dtype=recipe.model.dtype)
-        own = load_backbone(released, released=True)
-        pretrained = context.pretrained.backbone if context.pretrained else None
-        models = (("base", OTHER, context.base), ("pretrained", OTHER, pretrained), (card.ours or "own", OWN, own))
-        for name, weight, backbone in models:
-            if backbone is not None:
-                yield of_model(Perplexity(f"perplexity of {name}", weight, config.max_loss), backbone, reading)
+def _halves(context: RunContext[Any], method: Method, output: Output, config: FiguresConfig) -> tuple[Half, Half]:
+    """What held-out units are asked, and all others: what can be measured of what the run has released."""
+    recipe, card, tests = context.recipe, method.card, list[Group]()
     if not card.texts:
-        return
-    columns = ["text", *(output.codes.columns[:1] if output.codes else ())]
-    table = drawn_rows([context.run.root / card.texts], TEXTS, columns)
-    yield of_texts(table["text"].to_pylist(), config)
-    if "accuracy" in config.of and output.codes and len(columns) == 2 and len(table[1].unique()) > 1:
-        yield of_labels(output.codes, table)
+        return halves_of((), (), str(recipe.privacy.unit))
+    path, labels = context.run.root / card.texts, output.codes.columns[:1] if output.codes else ()
+    table = drawn_rows([path], TEXTS, pq.read_schema(path).names)
+    if "perplexity" in config.of and card.has_language_model:
+        released = ModelConfig(base=str(context.run.root / MODEL), dtype=recipe.model.dtype)
+        models = {card.ours or "own": load_backbone(released, released=True)}
+        others = {"base": context.base, "pretrained": context.pretrained and context.pretrained.backbone}
+        models |= {name: backbone for name, backbone in others.items() if backbone}
+        tests.append(of_models(models, method.reads(recipe), _spread(table.to_pylist(), TRIED)))
+    if "accuracy" in config.of and output.codes and labels and len(table[labels[0]].unique()) > 1:
+        tests.append(of_labels(output.codes, table.select(["text", *labels])))
+    return halves_of(tests, [of_texts(table["text"].to_pylist(), config)], str(recipe.privacy.unit))
 
 
-def of_model(part: Part, backbone: Backbone, reading: Reading) -> Group:
-    """What a language model loses on a unit's text: the mean over all tokens, in nats."""
-    loss = ModelLoss(backbone, reading.max_tokens, max_context=reading.max_context)
+def halves_of(tests: Sequence[Group], compared: Sequence[Group], unit: str) -> tuple[Half, Half]:
+    """Held-out units, on whom models are tested, and all others, with whose texts synthetic text is compared."""
+    heldout, learnt = Half(f"held-out {unit}s", tuple(tests)), Half(f"{unit}s of training", tuple(compared))
+    return replace(heldout, after=learnt.layout.cells), replace(learnt, before=heldout.layout.cells)
+
+
+def of_models(models: Mapping[str, Backbone], reading: Reading, synthetic: Rows) -> Group:
+    """What the first model loses on a unit's text, in nats per token, and how much more than each of the others.
+
+    Bounds are narrow, and so is the noise. They lie around what models lose on synthetic text, which is public: they
+    find it easier than real text (chat: by 1.4 nats), and differ on it much as they do there (0.35 and 0.33).
+    """
+    losses = [ModelLoss(each, reading.max_tokens, max_context=reading.max_context) for each in models.values()]
 
     def values(rows: Rows) -> list[Any]:
-        texts = [reading.text(row, reading.versions - 1) for row in rows]
-        total, tokens = loss.totals(texts, [reading.context(row) for row in rows])
-        return [float(total.sum() / tokens.sum())]
+        texts, before = [reading.text(row, reading.versions - 1) for row in rows], [*map(reading.context, rows)]
+        totals = [loss.totals(texts, before) for loss in losses]
+        (own, *others), tokens = [float(nats.sum()) for nats, _ in totals], float(totals[0][1].sum())
+        return [(own, tokens), *((own - other, tokens) for other in others)]
 
-    asked = [backbone.digest, tokenizer_rules(backbone.tokenizer), reading.max_tokens, reading.max_context]
-    return Group((part,), digest_json(asked), values)
+    own, *names = models
+    # Rounded, because the bounds are part of the question, which must be the same wherever a run is resumed.
+    loss, *gaps = (round(nats / tokens, 1) for nats, tokens in values(synthetic))
+    parts = [Perplexity(f"perplexity of {own}", LOSS, loss - BELOW, loss + ABOVE)]
+    for name, gap in zip(names, gaps, strict=True):
+        reach = max(APART, abs(gap))  # the more models differ, the less evenly
+        parts.append(Perplexity(f"perplexity of {own} over that of {name}", MEAN, gap - reach, gap + reach))
+    weights = [[each.digest, tokenizer_rules(each.tokenizer)] for each in models.values()]
+    return Group(tuple(parts), digest_json([weights, reading.max_tokens, reading.max_context]), values)
 
 
 def of_texts(texts: list[str], config: FiguresConfig) -> Group:
@@ -148,7 +206,7 @@ def of_texts(texts: list[str], config: FiguresConfig) -> Group:
     Neighbours are found only where there are more synthetic texts than a ball reaches to.
     """
     sentences = SentenceModel.packaged() if {*BY_MEANING} & {*config.of} else None
-    few = [texts[place] for place in np.linspace(0, len(texts) - 1, min(BY_VECTORS, len(texts))).astype(int)]
+    few = _spread(texts, BY_VECTORS)
     vectors = sentences.vectors(few) if sentences else None
     found: list[tuple[Part, Callable[[list[str], Any], Any]]] = []  # a measure is of texts and their vectors
     if "lengths" in config.of:
@@ -159,17 +217,20 @@ def of_texts(texts: list[str], config: FiguresConfig) -> Group:
         counted = partial(_topics, Shape.of(few, sentences, config.topics))
         found.append((_distance("topics", counted(few, vectors)), counted))
     if "recall" in config.of and vectors is not None and len(few) > NEIGHBOURS:
-        found.append((Mean("recall", SMALL), partial(_recalled, vectors, reaches(vectors, NEIGHBOURS))))
+        found.append((Mean("recall", MEAN), partial(_recalled, vectors, reaches(vectors, NEIGHBOURS))))
     if "copied" in config.of:
-        found.append((Mean(f"copied: share of texts with {GRAM} words of synthetic text", SMALL), _copied(texts)))
-
-    def values(rows: Rows) -> list[Any]:
-        own = [str(row["text"]) for row in rows]
-        seen = sentences.vectors(own) if sentences else None
-        return [measure(own, seen) for _, measure in found]
-
+        copied = Mean(f"copied: share of texts with {GRAM} words of synthetic text", MEAN)
+        found.append((copied, partial(_copied, grams_of(texts))))
     asked = digest_json([digest_json_list("texts", texts), sentences and sentences.digest])
+    values = partial(_compared, tuple(measure for _, measure in found), sentences is not None)
     return Group(tuple(part for part, _ in found), asked, values)
+
+
+def _compared(measures: Sequence[Callable[[list[str], Any], Any]], by_meaning: bool, rows: Rows) -> list[Any]:
+    """The values of a unit; a function of the module, which travels to where the rows are."""
+    own = [str(row["text"]) for row in rows]
+    seen = packaged_on_one_thread().vectors(own) if by_meaning else None
+    return [measure(own, seen) for measure in measures]
 
 
 def of_labels(codes: Codes, table: pa.Table) -> Group:
@@ -207,47 +268,70 @@ def _recalled(synthetic: npt.NDArray[Any], reach: npt.NDArray[Any], _texts: list
     return float((cdist(vectors, synthetic) <= reach).any(axis=1).mean())
 
 
-def _copied(synthetic: list[str]) -> Callable[[list[str], Any], float]:
-    known = {gram for text in synthetic for gram in _grams(text)}
-    return lambda texts, _vectors: float(np.mean([any(gram in known for gram in _grams(text)) for text in texts]))
+def _copied(known: npt.NDArray[np.uint64], texts: list[str], _vectors: Any) -> float:
+    """The share of texts that have a run of words among the known ones."""
+    own = [grams_of([text]) for text in texts] if len(known) else []
+    return sum(bool((known.take(np.searchsorted(known, each), mode="clip") == each).any()) for each in own) / len(texts)
 
 
-def _grams(text: str) -> Iterator[tuple[str, ...]]:
-    words = normal_words(text)
-    return (tuple(words[at : at + GRAM]) for at in range(len(words) - GRAM + 1))
+def grams_of(texts: list[str]) -> npt.NDArray[np.uint64]:
+    """Digests of the runs of `GRAM` words in some texts, each once, ascending."""
+    words = map(normal_words, texts)
+    runs = (" ".join(own[at : at + GRAM]) for own in words for at in range(len(own) - GRAM + 1))
+    digests = b"".join(blake2b(run.encode("utf-8", "surrogatepass"), digest_size=8).digest() for run in runs)
+    return np.unique(np.frombuffer(digests, "<u8"))
+
+
+def _spread(items: Sequence[T], most: int) -> list[T]:
+    """Some of the items, at equal distances."""
+    return [items[place] for place in np.linspace(0, len(items) - 1, min(most, len(items))).astype(int)]
 
 
 def _sums_of_corpus(
-    context: RunContext[Any], groups: Sequence[Group], layout: Layout, mechanism: FigureVectors, question: str
+    context: RunContext[Any], halves: tuple[Half, Half], mechanism: FigureVectors, question: str
 ) -> Private[Sums]:
-    """The private sums, which are kept: a run that is resumed does not read its held-out users again."""
+    """The private sums, which are kept: a run that is resumed does not read its users again."""
     made_of = [context.corpus.corpus_digest(context.key), question, mechanism.parameters]
     path = context.run.private(f"figures-{digest_json(made_of)[:16]}")
     if not path.exists():
-        sums = figure_sums(context.run, groups, layout, mechanism, context.counter(GROUPS_SHOWN))
+        told = context.counter(PARTS_ASKED)
+        sums = figure_sums(context.shards, context.plan.parts, halves, mechanism, told)
         write_atomic(path, sums.reveal().astype(_STORED).tobytes())
     return Private(np.frombuffer(path.read_bytes(), _STORED).astype(np.int64))
 
 
-@sealed(_STEP)
 def figure_sums(
-    run: Run[Any], groups: Sequence[Group], layout: Layout, mechanism: FigureVectors, told: Told
+    shards: Path, parts: int, halves: tuple[Half, Half], mechanism: FigureVectors, told: Told = nobody
 ) -> Private[Sums]:
-    """The private sums [cells] of the vectors of all held-out users (or records)."""
-    values: list[list[Any]] = [[] for _ in units_of(run, mechanism.unit)]
-    for number, group in enumerate(groups):
-        told(number)
-        for own, rows in zip(values, units_of(run, mechanism.unit), strict=True):
-            own += group.values(rows)
-    told(GROUPS)
-    vectors = np.array([layout.vector(own) for own in values], np.float64).reshape(-1, layout.cells)
-    return Private(mechanism.contribution(vectors))
+    """The private sums [cells] of the vectors of all units: here those that are held out, and a Ray task for each part.
+
+    Raises:
+        RayPrivacyError: a task failed; nothing was charged for it.
+    """
+    heldout, learnt = halves
+    total = part_sums((shards, heldout, mechanism), HOLDOUT)
+    told(1)
+    asked = (shards.absolute(), learnt, mechanism)
+    for done, (_, sums) in enumerate(on_numbers(part_sums, asked, range(parts), _STEP, SEAL), start=2):
+        total += sums
+        told(done)
+    return Private(total)
 
 
-def units_of(run: Run[Any], unit: PrivacyUnit) -> Iterator[Rows]:
-    """The rows of each held-out user, or each row; files are sorted by user, and a user is in one of them."""
-    for table in part_tables(run.private("shards"), HOLDOUT):
-        if unit is PrivacyUnit.RECORD:
-            yield from ([row] for row in table.to_pylist())
-        else:
-            yield from (list(own) for _, own in groupby(table.to_pylist(), key=lambda row: row["user"]))
+@sealed(_STEP)
+def part_sums(asked: tuple[Path, Half, FigureVectors], part: int) -> Sums:
+    """The sums [cells] of one part of the corpus, of which one file at a time is in memory."""
+    shards, half, mechanism = asked
+    total = np.zeros(mechanism.cells, np.int64)
+    for table in part_tables(shards, part):
+        vectors = [half.vector(rows) for rows in units_of(table, mechanism.unit)]
+        total += mechanism.contribution(np.array(vectors, np.float64).reshape(-1, mechanism.cells))
+    return total
+
+
+def units_of(table: pa.Table, unit: PrivacyUnit) -> Iterator[Rows]:
+    """The rows of each user, or each row; those of a user stand together, in a keyed order of their own."""
+    if unit is PrivacyUnit.RECORD:
+        yield from ([row] for row in table.to_pylist())
+    else:
+        yield from (list(own) for _, own in groupby(table.to_pylist(), key=lambda row: row["user"]))

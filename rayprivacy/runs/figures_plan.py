@@ -16,32 +16,38 @@ from rayprivacy.runs.calibration import kept
 from rayprivacy.runs.plan import SENTENCE, SENTENCES_CALL, TEXT_TOKENS, Block, Effort, Plan, Stage, Work
 from rayprivacy.runs.recipe import Recipe
 
-FIGURES, GROUPS_SHOWN, GROUPS = "figures of held-out users", "figure_groups", 5
+FIGURES, PARTS_ASKED = "figures that may be shown", "parts_asked"
+RECORDS = 8  # of a user that are looked at
 MODELS = 3  # that read held-out text at most: the base, what it became by pretraining, and the released one
 _DIGITS = 1e4
 BY_MEANING = ("topics", "recall")
 _SAYS = (
-    "Noisy sums over all held-out users left the private side as well: the figures marked 'releasable: true'. The bound"
-    " on a loss is public and was not chosen by looking at the corpus."
+    "Noisy sums over all users, held out or not, left the private side as well: the figures marked 'releasable: true'."
+    " The bounds of a loss were made from public numbers and released text alone."
 )
 
 
 @dataclass(frozen=True)
 class Figures(Block):
-    """One noisy sum of the held-out users' vectors, after everything else; nothing without the `figures` block."""
+    """One noisy sum of all users' vectors, after everything else; nothing without the `figures` block."""
+
+    parts: int  # of the corpus, each of which is one task
 
     def stages(self, recipe: Recipe) -> tuple[Stage, ...]:
         """The charged stage."""
         if recipe.figures is None:
             return ()
         mechanism = FigureVectors(1, _noise(recipe.figures.share, recipe), recipe.privacy.unit)
-        records = recipe.corpus.max_records_per_user or 1
-        read = size_of(recipe.model.base).forward(MODELS * records * TEXT_TOKENS)
-        compared, share = SENTENCES_CALL + records * SENTENCE, recipe.corpus.holdout
-        efforts = (Effort("encode", share * read, users=True), Effort("product", share * compared, users=True))
+        records = min(recipe.corpus.max_records_per_user or RECORDS, RECORDS)
+        read, share = size_of(recipe.model.base).forward(MODELS * records * TEXT_TOKENS), recipe.corpus.holdout
+        embedded = (1 - share) * (SENTENCES_CALL + records * SENTENCE) if {*BY_MEANING} & {*recipe.figures.of} else 0.0
+        efforts = (
+            Effort("encode", share * read, users=True),
+            Effort("product", embedded, users=True, processes=self.parts, threads=False),
+        )
         detail = f"one Gaussian release of multiplier {mechanism.sigma:.4g}, {recipe.figures.share:.3g} of the budget"
-        charges, work = (mechanism.event,), (Work(GROUPS_SHOWN, GROUPS),)
-        return (Stage(FIGURES, "held-out text", detail, charges, work=work, efforts=efforts, mechanism=mechanism),)
+        charges, work = (mechanism.event,), (Work(PARTS_ASKED, self.parts + 1),)  # and the held-out users
+        return (Stage(FIGURES, "private text", detail, charges, work=work, efforts=efforts, mechanism=mechanism),)
 
     def assumptions(self, recipe: Recipe) -> tuple[Placed, ...]:
         """What left, and what holds of any noise on a grid."""
@@ -66,8 +72,7 @@ def require_stage(recipe: Recipe, plan: Plan) -> None:
     """Refuse the block where the method has no figures to release."""
     if recipe.figures is not None and FIGURES not in (stage.name for stage in plan.stages):
         raise ConfigError(
-            f"'figures' is set and method '{recipe.method}' has no figures of held-out users that it could release:"
-            " remove it."
+            f"'figures' is set and method '{recipe.method}' has no figures that it could release: remove it."
         )
 
 

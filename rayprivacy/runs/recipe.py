@@ -227,7 +227,7 @@ class Recipe(Config):
         method: name of the method.
         seed: public; another seed is another release, and another charge.
         generation: how synthetic text is sampled; None for a method that samples none (a sanitiser).
-        figures: figures of held-out users that may be published, for a share of the budget; None releases none.
+        figures: figures of private text that may be published, for a share of the budget; None releases none.
         needs_users: whether the column that names the author must be given.
     """
 

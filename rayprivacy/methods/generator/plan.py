@@ -52,7 +52,7 @@ def plan_run(recipe: GeneratorRecipe) -> Plan:
         steps_plan.Steps(STEPS, recipe.training, detail, size),
         writing_plan.Writing(WRITING, recipe.generation.model_copy(update={"texts": texts})),
         match_plan.Match(steps_plan.PART_FILES),
-        Figures(),
+        Figures(steps_plan.PART_FILES),
         says=_SAYS,
         measuring=writing_plan.measuring_stage(recipe, size, recipe.training.max_tokens, 2 + bool(recipe.pretrain)),
     )

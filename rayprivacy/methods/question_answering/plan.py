@@ -93,7 +93,7 @@ def plan_run(recipe: QuestionAnsweringRecipe) -> Plan:
         steps_plan.Steps(STEPS, recipe.training, detail, size),
         writing_plan.Writing(WRITING, recipe.generation),
         Questions(),
-        Figures(),
+        Figures(steps_plan.PART_FILES),
         says=_SAYS,
         measuring=writing_plan.measuring_stage(recipe, size, recipe.training.max_tokens, models),
     )

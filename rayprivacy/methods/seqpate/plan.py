@@ -52,7 +52,7 @@ WIDEST_CLIP = 0.7071  # from sqrt(1/2) on, a wider clip adds no noise, and clips
 def plan_run(recipe: SeqPateRecipe) -> Plan:
     """The plan of a recipe."""
     match = match_plan.Match(recipe.teachers.parts)
-    return Plan.of(recipe, pretrain_plan.Pretrain(), Votes(), match, Figures())
+    return Plan.of(recipe, pretrain_plan.Pretrain(), Votes(), match, Figures(recipe.teachers.parts))
 
 
 def check_inputs(recipe: SeqPateRecipe) -> None:

@@ -41,7 +41,7 @@ def plan_run(recipe: TwoStageRecipe) -> Plan:
         Trainings(),
         writing_plan.Writing(TREES, recipe.tree_writing, TREES_WRITTEN, "the released models"),
         writing_plan.Writing(WRITING, recipe.generation, reads="the released models"),
-        Figures(),
+        Figures(steps_plan.PART_FILES),
         says=(*at(Where.PUBLIC, _PUBLIC), *grammar, *at(Where.RELEASED, _RELEASED)),
         measuring=writing_plan.measuring_stage(recipe, size_of(recipe.model.base), tokens, 2 + bool(recipe.pretrain)),
     )

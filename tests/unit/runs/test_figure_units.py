@@ -1,7 +1,8 @@
-"""What held-out users hand in for figures that may be published: each by themselves, whatever they wrote."""
+"""What users hand in for figures that may be published: each by themselves, in the cells of their half alone."""
 
 import math
 import shutil
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,7 @@ from rayprivacy.corpus.layout import HOLDOUT
 from rayprivacy.corpus.manifest import write_part
 from rayprivacy.dpsgd.units import Reading, no_context
 from rayprivacy.evaluation.settings import FiguresConfig
-from rayprivacy.evaluation.shown import Layout, Perplexity
+from rayprivacy.evaluation.shown import Perplexity
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import method_named, parse_recipe
@@ -31,7 +32,7 @@ from rayprivacy.release.votes import SCALE
 from rayprivacy.runs import checks, figures
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import Run
-from rayprivacy.runs.figures_plan import FIGURES
+from rayprivacy.runs.figures_plan import FIGURES, RECORDS
 from rayprivacy.runs.method import Output
 from rayprivacy.tuning import trials
 
@@ -51,89 +52,121 @@ ADVERSARIES = {
 
 def _loss(rows):
     """Of a model that loses on one user what their label says."""
-    return [float(rows[0]["label"] or 0) if rows[0]["user"] == "loss" else 3.0]
+    return [(float(rows[0]["label"] or 0) if rows[0]["user"] == "loss" else 3.0, 1.0)]
 
 
 @pytest.fixture(scope="module")
-def groups(tiny_backbone):
+def halves(tiny_backbone):
     reading = Reading(PrivacyUnit.USER, (), no_context, 12)
     codes = Codes(CodesConfig(values={"label": ("pets", "food")}), ("label",))
-    return [
-        figures.Group((Perplexity("perplexity of own", 1.0, 8.0),), "", _loss),
-        figures.of_model(Perplexity("perplexity of base", 0.5, 8.0), tiny_backbone, reading),
-        figures.of_texts(SYNTHETIC, FiguresConfig(topics=3)),
+    models = {"own": tiny_backbone, "base": tiny_backbone}
+    tests = [
+        figures.Group((Perplexity("perplexity of a model that is told", 1.0, 0.0, 8.0),), "", _loss),
+        figures.of_models(models, reading, [{"text": text} for text in SYNTHETIC]),
         figures.of_labels(codes, pa.table({"text": SYNTHETIC, "label": LABELS})),
     ]
+    return figures.halves_of(tests, [figures.of_texts(SYNTHETIC, FiguresConfig(topics=3))], "user")
 
 
-def _hold_out(rows, folder):
-    """Write rows of user, text and label as those of held-out users."""
+def _write(rows, part, folder):
+    """Write rows of user, text and label as those of a part, or of held-out users."""
     kinds = {"shard": pa.int32(), "user": pa.string(), "record": pa.int32(), "text": pa.large_string()}
     kinds["label"] = pa.string()
-    made = [(-1, user, at, text, label) for at, (user, text, label) in enumerate(sorted(rows, key=lambda row: row[0]))]
+    made = [
+        (part, user, at, text, label) for at, (user, text, label) in enumerate(sorted(rows, key=lambda row: row[0]))
+    ]
     columns = zip(*made, strict=True) if made else [[] for _ in kinds]
     arrays = [pa.array(list(column), kind) for column, kind in zip(columns, kinds.values(), strict=True)]
-    write_part(pa.table(arrays, schema=pa.schema(kinds)), HOLDOUT, Key.for_tests(), folder)
+    write_part(pa.table(arrays, schema=pa.schema(kinds)), part, Key.for_tests(), folder)
+
+
+def _mechanism(halves, unit=PrivacyUnit.USER):
+    return FigureVectors(sum(half.layout.cells for half in halves), 3.0, unit)
 
 
 @pytest.fixture
-def sums_of(tmp_path, groups):
-    """The sums of some held-out rows, as a run computes them."""
-    layout = Layout(tuple(part for group in groups for part in group.parts))
-    run: Any = SimpleNamespace(private=lambda _: tmp_path)
+def sums_of(tmp_path, halves):
+    """The sums of some held-out rows, and of those of users of training, as a run adds them up."""
 
-    def of(rows, unit=PrivacyUnit.USER):
-        _hold_out(rows, tmp_path)
-        mechanism = FigureVectors(layout.cells, 3.0, unit)
-        return mechanism.check(figures.figure_sums(run, groups, layout, mechanism, lambda _: None).reveal())
+    def of(heldout, learnt=(), unit=PrivacyUnit.USER):
+        mechanism, total = _mechanism(halves, unit), 0
+        for part, rows, half in ((HOLDOUT, heldout, halves[0]), (0, learnt, halves[1])):
+            _write(rows, part, tmp_path)
+            total += figures.part_sums((tmp_path, half, mechanism), part)
+        return mechanism.check(total)
 
     return of
 
 
+def _squared(moved):
+    return sum(step * step for step in moved.tolist())
+
+
 @pytest.mark.parametrize("more", ADVERSARIES.values(), ids=ADVERSARIES)
-def test_one_more_user_adds_their_own_bounded_vector_and_changes_nobody_elses(sums_of, more):
-    moved = sums_of(OTHERS + more) - sums_of(OTHERS)
-    assert np.array_equal(moved, sums_of(more))
-    assert 0 < sum(step * step for step in moved.tolist()) <= SCALE**2
+def test_one_more_user_adds_their_own_bounded_vector_and_changes_nobody_elses(sums_of, halves, more):
+    before, cells = sums_of(OTHERS, OTHERS), halves[0].layout.cells
+    for number, added in enumerate(((OTHERS + more, OTHERS), (OTHERS, OTHERS + more))):  # held out, or not
+        moved = sums_of(*added) - before
+        assert np.array_equal(moved, sums_of(*((more, ()) if number == 0 else ((), more))))
+        assert 0 < _squared(moved) <= SCALE**2
+        other_half = moved[cells:] if number == 0 else moved[:cells]
+        assert not other_half.any(), "in the cells of their half alone"
 
 
 @pytest.mark.parametrize("loss", ["nan", "inf", "-inf", "1e300", "-1e300"])
 def test_no_loss_moves_the_sums_further(sums_of, loss):
     moved = sums_of([*OTHERS, ("loss", "soup", loss)]) - sums_of(OTHERS)
-    assert sum(step * step for step in moved.tolist()) <= SCALE**2
+    assert _squared(moved) <= SCALE**2
     assert bool(moved[1] < 0) is (loss == "-1e300"), "what is no number counts as the bound"
 
 
-def test_users_count_once_and_records_each(sums_of):
-    once = sums_of(ANN)[0]
-    assert sums_of([*ANN, *ANN[:1] * 5])[0] == once
-    assert sums_of(OTHERS)[0] == 3 * once
-    assert sums_of(OTHERS, PrivacyUnit.RECORD)[0] == 4 * once
-    assert not sums_of([]).any()
+def test_users_count_once_and_records_each(sums_of, halves):
+    first = halves[0].layout.cells
+    once = sums_of((), ANN)[first]
+    assert sums_of((), [*ANN, *ANN[:1] * 5])[first] == once
+    assert sums_of((), OTHERS)[first] == 3 * once
+    assert sums_of((), OTHERS, PrivacyUnit.RECORD)[first] == 4 * once
+    assert not sums_of((), ()).any()
 
 
-def test_values_are_those_of_the_unit(groups):
-    _, model, texts, labels = groups
+def test_of_a_user_the_first_texts_count(sums_of):
+    texts = [("ann", SYNTHETIC[number % 12], "food") for number in range(RECORDS)]
+    assert np.array_equal(sums_of(texts, texts), sums_of([*texts, *texts[:1] * 9], [*texts, ("ann", "soup", None)]))
+
+
+def test_values_are_those_of_the_unit(halves):
+    (_, model, labels), (texts,) = (half.groups for half in halves)
     rows = [{"user": "ann", "text": text, "label": label} for text, label in zip(SYNTHETIC, LABELS, strict=True)]
     lengths, topics, recalled, copied = texts.values(rows)
     assert (lengths.sum(), topics.sum(), recalled) == (12, 12, 1.0), "synthetic text is its own neighbour"
     assert copied == 0.0, "no text has eight words"
     long = "my cat sat on the mat we like soup with bread"
     copied = figures.of_texts([long], FiguresConfig(of=("copied",)))
-    assert copied.values([{"text": f"so {long} now"}, {"text": "soup"}]) == [0.5]
+    assert copied.values([{"text": f"so {long} now"}, {"text": "soup " * 20}]) == [0.5]
     assert labels.values(rows) == [1.0]
     assert labels.values([{"text": "soup", "label": "none of the list"}]) in ([0.0], [1.0])
-    assert 0 < model.values(rows[:1])[0] < math.log(400) + 3
-    assert model.values(rows[:2])[0] == pytest.approx(model.values(rows[:2] * 3)[0], rel=1e-5), "a mean over tokens"
+    (own, tokens), (over, _) = model.values(rows[:1])
+    assert 0 < own / tokens < math.log(400) + 3
+    assert over == 0, "the base is the same model"
+    assert model.values(rows[:2])[0] == pytest.approx(np.array(model.values(rows[:2] * 3)[0]) / 3, rel=1e-5)
 
 
-def test_neighbours_differ_in_the_noisy_numbers_and_in_nothing_else_that_is_public(tmp_path, tiny_base):
-    """A corpus, and one with one more held-out user, from the shards to the figures, under one model and one text."""
-    found, files = [], []
+def test_bounds_of_losses_are_made_of_released_text_and_models_alone(halves, tiny_backbone):
+    """They lie around what models lose on synthetic text, and no private row has a say in them."""
+    loss, over = halves[0].groups[1].parts
+    nats, tokens = halves[0].groups[1].values([{"text": text} for text in SYNTHETIC])[0]
+    assert (loss.least + figures.BELOW, loss.most - figures.ABOVE) == pytest.approx((nats / tokens,) * 2, abs=0.051)
+    assert (over.least, over.most) == (-figures.APART, figures.APART)
+
+
+def test_neighbours_differ_in_the_noisy_numbers_and_in_nothing_else_that_is_public(tmp_path, tiny_base, monkeypatch):
+    """A corpus, and one with one more user, from the shards to the figures, under one model and one text."""
+    found, files, asked, more = [], [], [], ADVERSARIES["who wrote everything"]
     privacy = small_privacy(tmp_path) | {"epsilon": 3000.0}
     recipe = _recipe(privacy=privacy, model={"base": str(tiny_base), "dtype": "float32"}, figures={"share": 0.5})
     plan = method_named("generator").planned(recipe)
-    for number, rows in enumerate((OTHERS, OTHERS + ADVERSARIES["who wrote everything"])):
+    monkeypatch.setattr(figures, "on_numbers", lambda work, job, parts, *_: ((part, work(job, part)) for part in parts))
+    for number, (heldout, learnt) in enumerate(((OTHERS, OTHERS), (OTHERS + more, OTHERS), (OTHERS, OTHERS + more))):
         ledger = Ledger.open(f"sqlite:///{tmp_path}/{number}.db")
         ledger.ensure_account("talk", PrivacyUnit.USER, plan.protection.relation, recipe.privacy.budget, "zcdp")
         run = Run.open(tmp_path / f"out-{number}", recipe, resume=False, console=Console(quiet=True))
@@ -143,15 +176,23 @@ def test_neighbours_differ_in_the_noisy_numbers_and_in_nothing_else_that_is_publ
         shutil.copytree(tiny_base, run.root / "model")
         pq.write_table(pa.table({"text": SYNTHETIC}), run.root / "synthetic.parquet")
         private_directory(run.private("shards"))
-        _hold_out(rows, run.private("shards"))
+        _write(heldout, HOLDOUT, run.private("shards"))
+        for part in range(plan.parts):
+            _write(learnt if part == 3 else [], part, run.private("shards"))
+        halves = figures._halves(context, method_named("generator"), Output(), recipe.figures)
+        asked.append([half.question for half in halves])
         found.append(figures.figures_of(context, method_named("generator"), Output()))
         files.append({str(path.relative_to(run.root)) for path in run.root.rglob("*") if "private" not in path.parts})
     numbers = [[(row.pop("value"), row.pop("interval")) for row in each["rows"]] for each in found]
-    assert found[0] == found[1]
-    assert found[0]["rows"]
-    assert [each[0][0] for each in numbers] == [3, 4], "the noise is next to nothing"
-    assert all(ours != theirs for ours, theirs in zip(*numbers, strict=True)), "and there even in intervals"
-    assert files[0] == files[1]
+    assert found[0] == found[1] == found[2]
+    assert asked[0] == asked[1] == asked[2], "bounds are among what is asked"
+    names = [row["name"] for row in found[0]["rows"]]
+    learnt = ["users of training" in name for name in names]
+    assert sum(learnt) == 5
+    assert [each[learnt.index(True)][0] for each in numbers] == [3, 3, 4], "the noise is next to nothing"
+    for ours, theirs in pairwise(numbers):
+        assert all(one != other for one, other in zip(ours, theirs, strict=True)), "and there even in intervals"
+    assert files[0] == files[1] == files[2]
 
 
 def _recipe(method="generator", **blocks):
@@ -166,7 +207,7 @@ def test_the_plan_pays_a_share_of_the_budget_and_the_rest_fits_beside_it():
     ours, theirs = (each.stage("release gate").mechanism.sigma for each in (plan, other))
     assert plan.stage(FIGURES).mechanism.sigma ** -2 == pytest.approx(0.05 * 40 * theirs**-2, rel=1e-3)
     assert ours / theirs == pytest.approx(1 / math.sqrt(0.95), rel=1e-3)
-    assert any("Noisy sums over all held-out users" in said for said in plan.assumptions)
+    assert any("Noisy sums over all users" in said for said in plan.assumptions)
     assert with_them.release_id != without.release_id
 
 
