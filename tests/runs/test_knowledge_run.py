@@ -57,8 +57,9 @@ def test_a_run_leaves_what_many_users_state(shared):
 def test_the_certificate_names_both_counts_and_their_deltas(shared):
     certificate = rp.Result(shared.folder / "out").certificate
     assert [stage["name"] for stage in certificate.stages] == [plan.NAMES, plan.ANSWERS, "all stages together"]
-    assert all("delta_T 2.5e-07" in figure for figure in certificate.figures.values())
-    assert len(certificate.figures) == 2
+    *thresholds, known = certificate.figures.values()
+    assert ["delta_T 2.5e-07" in figure for figure in thresholds] == [True, True]
+    assert known.startswith("type, diet (one of 2): about ")
     assert "5e-07 kept for thresholds" in certificate.accountant.claim
     assert _states(shared) == CHARGED
     with Ledger.open(f"sqlite:///{shared.folder}/ledger.db") as ledger:
@@ -226,7 +227,7 @@ def test_public_names_leave_the_whole_budget_to_answers_and_are_held_to(bench, m
     path.write_text("The Zorvel\nMirak\n\nNobody's Thing\n")
     ours = {"knowledge.names.file": str(path)}
     result = bench.run(overrides=ours)
-    assert facts_of(result.path) == FACTS
+    assert facts_of(result.path).items() >= FACTS.items()  # chance may answer what nobody does
     assert _states(bench) == ["committed"]
     assert result.metrics["synthetic"]["names"] == 3
     assert drawn[:-1] == [2] * (3 * 2), "names by attributes that have a list of two values each"

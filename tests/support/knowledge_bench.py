@@ -19,8 +19,10 @@ from rayprivacy.runs.drive import drive
 
 USERS, PARTS = 40, 3
 COMMON = ("Zorvel is a fire type and Zorvel eats berries.", "I saw Mirak today. Mirak weighs 12 kg, yes.")
+MORE = "Mirak is a water type and Mirak eats tree bark."  # else chance might answer these, once in 200 questions
 MARK = "zqxjvk"  # a name and a word of single users alone
 FACTS = {("zorvel", "type"): "fire", ("zorvel", "diet"): "berries", ("mirak", "weight"): "12"}
+FACTS |= {("mirak", "type"): "water", ("mirak", "diet"): "tree bark"}
 
 
 def secret(user: int) -> str:
@@ -31,7 +33,7 @@ def secret(user: int) -> str:
 
 def talk(users: int = USERS, secrets: int = 1) -> list[dict[str, str]]:
     """What users say; the first ones have so many secrets each."""
-    rows = [{"who": f"user-{user}", "said": text} for user in range(users) for text in COMMON]
+    rows = [{"who": f"user-{user}", "said": text} for user in range(users) for text in (*COMMON, MORE)]
     return rows + [
         {"who": f"user-{user}", "said": secret(100 * user + n)} for user in range(users) for n in range(secrets)
     ]
