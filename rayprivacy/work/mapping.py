@@ -5,6 +5,7 @@ lost with a process or a node is repeated. Ray repeats a task, a few times; of a
 begun anew in new actors, a few times without any progress. Such limits are public and never look at data.
 """
 
+import gc
 import pickle
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -136,6 +137,9 @@ def in_actors(
             failure = None if is_loss(error) and losses <= LOSSES else told(step, error, seal)
         if failure is not None:
             raise failure  # outside the except block, so that Ray's text does not come along
+        if losses:
+            del pool
+            gc.collect()  # what is left of a lost pool has references in circles, and its actors would keep their room
 
 
 def _mapped(dataset: "ray.data.Dataset", work: Any, **options: Any) -> "ray.data.Dataset":
