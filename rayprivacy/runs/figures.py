@@ -19,6 +19,7 @@ A run that is resumed finds the private sums, and the ledger serves the noise th
 the charge is made of what is asked, never of an answer.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -36,7 +37,7 @@ from scipy.spatial.distance import cdist
 from rayprivacy.accounting.events import to_json
 from rayprivacy.auditing.scoring import ModelLoss
 from rayprivacy.core.console import Told, nobody
-from rayprivacy.core.files import Json, write_atomic
+from rayprivacy.core.files import SHARED, Json, read_json, write_atomic, write_json
 from rayprivacy.core.private import Private, digest_json, digest_json_list
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT
@@ -154,16 +155,17 @@ def named(found: Json) -> dict[str, str]:
 def _halves(context: RunContext[Any], method: Method, output: Output, config: FiguresConfig) -> tuple[Half, Half]:
     """What held-out units are asked, and all others: what can be measured of what the run has released."""
     recipe, card, tests = context.recipe, method.card, list[Group]()
-    if not card.texts:
+    path, labels = context.run.root / (card.texts or ""), output.codes.columns[:1] if output.codes else ()
+    if not card.texts or not pq.read_metadata(path).num_rows:
         return halves_of((), (), str(recipe.privacy.unit))
-    path, labels = context.run.root / card.texts, output.codes.columns[:1] if output.codes else ()
     table = drawn_rows([path], TEXTS, pq.read_schema(path).names)
     if "perplexity" in config.of and card.has_language_model:
         released = ModelConfig(base=str(context.run.root / MODEL), dtype=recipe.model.dtype)
         models = {card.ours or "own": load_backbone(released, released=True)}
         others = {"base": context.base, "pretrained": context.pretrained and context.pretrained.backbone}
         models |= {name: backbone for name, backbone in others.items() if backbone}
-        tests.append(of_models(models, method.reads(recipe), _spread(table.to_pylist(), TRIED)))
+        kept = context.run.public("figure-bounds.json")
+        tests.append(of_models(models, method.reads(recipe), _spread(table.to_pylist(), TRIED), kept))
     if "accuracy" in config.of and output.codes and labels and len(table[labels[0]].unique()) > 1:
         tests.append(of_labels(output.codes, table.select(["text", *labels])))
     return halves_of(tests, [of_texts(table["text"].to_pylist(), config)], str(recipe.privacy.unit))
@@ -175,11 +177,13 @@ def halves_of(tests: Sequence[Group], compared: Sequence[Group], unit: str) -> t
     return replace(heldout, after=learnt.layout.cells), replace(learnt, before=heldout.layout.cells)
 
 
-def of_models(models: Mapping[str, Backbone], reading: Reading, synthetic: Rows) -> Group:
+def of_models(models: Mapping[str, Backbone], reading: Reading, synthetic: Rows, kept: Path | None = None) -> Group:
     """What the first model loses on a unit's text, in nats per token, and how much more than each of the others.
 
     Bounds are narrow, and so is the noise. They lie around what models lose on synthetic text, which is public: they
-    find it easier than real text (chat: by 1.4 nats), and differ on it much as they do there (0.35 and 0.33).
+    find it easier than real text (chat: by 1.4 nats), and differ on it much as they do there (0.35 and 0.33). They are
+    part of the question that names the charge, so a file of the run keeps them: on another machine, where the same
+    losses differ in their last digits, a run that is resumed would be charged for another question.
     """
     losses = [ModelLoss(each, reading.max_tokens, max_context=reading.max_context) for each in models.values()]
 
@@ -190,14 +194,32 @@ def of_models(models: Mapping[str, Backbone], reading: Reading, synthetic: Rows)
         return [(own, tokens), *((own - other, tokens) for other in others)]
 
     own, *names = models
-    # Rounded, because the bounds are part of the question, which must be the same wherever a run is resumed.
-    loss, *gaps = (round(nats / tokens, 1) for nats, tokens in values(synthetic))
+    weights = [[each.digest, tokenizer_rules(each.tokenizer)] for each in models.values()]
+    asked = digest_json([weights, reading.max_tokens, reading.max_context])
+    loss, *gaps = _centres(
+        kept,
+        digest_json([asked, digest_json_list("texts", [str(row["text"]) for row in synthetic])]),
+        partial(values, synthetic),
+    )
     parts = [Perplexity(f"perplexity of {own}", LOSS, loss - BELOW, loss + ABOVE)]
     for name, gap in zip(names, gaps, strict=True):
         reach = max(APART, abs(gap))  # the more models differ, the less evenly
         parts.append(Perplexity(f"perplexity of {own} over that of {name}", MEAN, gap - reach, gap + reach))
-    weights = [[each.digest, tokenizer_rules(each.tokenizer)] for each in models.values()]
-    return Group(tuple(parts), digest_json([weights, reading.max_tokens, reading.max_context]), values)
+    return Group(tuple(parts), asked, values)
+
+
+def _centres(kept: Path | None, of: str, losses: Callable[[], list[Any]]) -> list[float]:
+    """What bounds lie around, rounded: found in the file if it is of the same models and text, and left there if not.
+
+    A model that has diverged loses no number; any centre will do, and its users count as the upper bound.
+    """
+    if kept is not None and kept.exists() and (found := read_json(kept))["of"] == of:
+        return [float(each) for each in found["centres"]]
+    means = [nats / tokens for nats, tokens in losses()]
+    centres = [round(mean, 1) if math.isfinite(mean) else 0.0 for mean in means]
+    if kept is not None:
+        write_json(kept, {"of": of, "centres": centres}, SHARED)
+    return centres
 
 
 def of_texts(texts: list[str], config: FiguresConfig) -> Group:

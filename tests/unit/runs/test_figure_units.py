@@ -120,6 +120,16 @@ def test_no_loss_moves_the_sums_further(sums_of, loss):
     assert bool(moved[1] < 0) is (loss == "-1e300"), "what is no number counts as the bound"
 
 
+def test_bounds_are_those_that_the_run_began_with(tmp_path):
+    """On another machine losses differ in their last digits, and other bounds would be another charge."""
+    kept = tmp_path / "bounds.json"
+    began = figures._centres(kept, "text", lambda: [(34.9, 10.0), (-2.51, 10.0)])
+    assert began == [3.5, -0.3]
+    assert figures._centres(kept, "text", lambda: [(34.4, 10.0), (-2.49, 10.0)]) == began
+    assert figures._centres(kept, "other text", lambda: [(34.4, 10.0)]) == [3.4]
+    assert figures._centres(kept, "diverged", lambda: [(math.nan, 10.0), (math.inf, 10.0)]) == [0.0, 0.0]
+
+
 def test_users_count_once_and_records_each(sums_of, halves):
     first = halves[0].layout.cells
     once = sums_of((), ANN)[first]
