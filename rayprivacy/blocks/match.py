@@ -79,7 +79,8 @@ def match_texts(
     """Vote, or find the votes released, and write `count` of the candidates in `text_file` as the released text.
 
     The shares of control codes, float64 [codes], stay as they are. Returned are figures for metrics.json: how far the
-    lengths of the candidates, the topics of what they were cut to, and both of the kept texts are from the votes.
+    lengths of the candidates, the topics of what they were cut to, and both of the kept texts are from the votes; and
+    where users voted for words, by word: the share that the votes say, and those of the candidates and the kept texts.
 
     Raises:
         BudgetRefusedError: the account has less left than the votes cost.
@@ -102,7 +103,24 @@ def match_texts(
         _write(candidates, texts, places, context.run.root / method.SYNTHETIC)
         before = np.column_stack([cells[:, :1], lengths(whole), cells[:, 2:]])
         found = [shares_of(each, shape.blocks) for each in (before, cells[places])]
-    return {"candidates": len(whole), "total_variation_to_votes": _distances(wanted, *found)}
+    of_words = [np.round(each[-1][1:], 4).tolist() for each in (wanted[: len(shape.blocks)], *found)]
+    words = {"words": [*zip(shape.words, *of_words, strict=True)]} if shape.words else {}
+    return {"candidates": len(whole), "total_variation_to_votes": _distances(wanted, *found), **words}
+
+
+def exhibits(figures: Mapping[str, Any]) -> list[method.Table]:
+    """What users voted for and what the text has of it, by the figures of `match_texts`: all of it may be shown."""
+    distances = [
+        (name, *(f"{sides[side]:.3f}" for side in ("candidates", "released")))
+        for name, sides in figures["total_variation_to_votes"].items()
+    ]
+    ours = ("candidates", "released text")
+    tables = [method.Table("Total variation from users' votes", ("of", *ours), distances, internal=False)]
+    if words := figures.get("words"):
+        rows = [(word, *(f"{share:.3f}" for share in shares)) for word, *shares in words]
+        title = "Released words: share of texts of which each is the rarest"
+        tables.append(method.Table(title, ("word", "votes, with noise", *ours), rows, internal=False))
+    return tables
 
 
 def _kept(texts: list[str], cells: Cells, shares: list[Shares], count: int, seed: int) -> Cells:

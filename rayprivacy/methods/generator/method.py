@@ -62,6 +62,7 @@ def run(context: Context) -> Output | None:
     return Output(
         figures={"degenerate": written.degenerate, **context.public_figures, **matched},
         heldout=lambda: heldout.heldout_metrics(context.run, backbone, reading, models, counter),
+        exhibits=lambda: [table for figures in matched.values() for table in match.exhibits(figures)],
         codes=codes,
     )
 

@@ -85,6 +85,7 @@ def run(context: Context) -> Output:
         figures={"degenerate": written.degenerate, **context.public_figures, **matched},
         heldout=lambda: heldout.heldout_metrics(context.run, students, spec, context.counter(MODELS_MEASURED)),
         internal=lambda: _phrase_block(context, phrases),
+        exhibits=lambda: [table for figures in matched.values() for table in match.exhibits(figures)],
     )
 
 

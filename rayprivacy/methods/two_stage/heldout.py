@@ -13,7 +13,7 @@ from rayprivacy.dpsgd.units import documents_of
 from rayprivacy.evaluation.language import length_summary, perplexity
 from rayprivacy.evaluation.trees import function_shares, tree_figures, word_recall
 from rayprivacy.methods.two_stage.public_side import constants_of
-from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
+from rayprivacy.methods.two_stage.readings import RELEASED_TREE, parses_of, utterances_of
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.runs import heldout
@@ -59,7 +59,7 @@ def tree_metrics(run: Run[TwoStageRecipe]) -> Mapping[str, Any]:
     if not rows:
         return dict(heldout.NOBODY)
     synthetic = pq.read_table(run.root / SYNTHETIC)
-    texts, trees = (synthetic[name].to_pylist() for name in ("text", "parse"))
+    texts, trees = (synthetic[name].to_pylist() for name in ("text", RELEASED_TREE))
     column = run.recipe.parses.column
     real = [str(row[column] or "") for row in rows]
     figures = {

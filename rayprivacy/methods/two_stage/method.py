@@ -103,7 +103,7 @@ class TreeLabels:
     {'parse': '(Yield (Today))', 'functions': 'Yield Today'}
     """
 
-    columns = ("parse", "functions")
+    columns = (readings.RELEASED_TREE, "functions")
 
     def __init__(self, trees: Sequence[str], constants: frozenset[str] = frozenset()) -> None:
         self._trees = trees
@@ -116,4 +116,4 @@ class TreeLabels:
 
     def labels(self, cell: int) -> dict[str, str]:
         """The tree of a prompt as it was written, and its functions (of JSON: its names); what is no tree has none."""
-        return {"parse": self._trees[cell], "functions": " ".join(self._names[cell])}
+        return {readings.RELEASED_TREE: self._trees[cell], "functions": " ".join(self._names[cell])}

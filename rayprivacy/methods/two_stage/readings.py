@@ -16,6 +16,7 @@ from rayprivacy.methods.two_stage.recipe import TwoStageRecipe, prompt
 from rayprivacy.runs.directory import MODEL
 
 PARSES = f"{MODEL}/parses"  # the folder of the tree model; that of the utterance model is MODEL itself
+RELEASED_TREE = "parse"  # the column of released text that has the tree it was written from
 _MARKS = 4  # tokens around a tree in a prompt, at most
 
 
@@ -43,13 +44,16 @@ def models_beside(recipe: TwoStageRecipe) -> dict[str, Reading]:
 
 @dataclass(frozen=True)
 class TreeOf:
-    """The tree of a row, in a column of it; goes to the workers."""
+    """The tree of a row, in a column of it; goes to the workers.
+
+    A released row has it in a column of another name. A private one has its own column, if nothing in it.
+    """
 
     column: str
 
     def version(self, row: Mapping[str, Any], version: int) -> str:
         """The tree, whatever the version."""
-        return str(row.get(self.column) or "")
+        return str(row.get(self.column, row.get(RELEASED_TREE)) or "")
 
     def prompt(self, row: Mapping[str, Any]) -> str:
         """The tree as a prompt."""

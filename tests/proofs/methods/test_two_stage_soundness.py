@@ -26,7 +26,7 @@ from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.units import read_units
 from rayprivacy.methods.registry import method_of
 from rayprivacy.methods.two_stage.plan import PARSES, UTTERANCES
-from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
+from rayprivacy.methods.two_stage.readings import RELEASED_TREE, parses_of, utterances_of
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import trainable
@@ -133,3 +133,13 @@ def _summed(recipe, backbone, stage, folder):
         return summed
 
     return total
+
+
+def test_a_released_row_is_read_behind_its_tree_whatever_the_corpus_calls_it(recipe):
+    """Bounds of released figures lie around what the model loses on its own text, read as private text is."""
+    reading = utterances_of(recipe)
+    private = {"text": "yes please", recipe.parses.column: "(Confirm)"}
+    released = {"text": "yes please", RELEASED_TREE: "(Confirm)", "functions": "Confirm"}
+    assert recipe.parses.column != RELEASED_TREE
+    assert reading.context(released) == reading.context(private)
+    assert reading.context(private | {recipe.parses.column: None, RELEASED_TREE: "(Confirm)"}) == reading.context({})

@@ -172,27 +172,17 @@ def test_bounds_of_losses_are_made_of_released_text_and_models_alone(halves, tin
 def test_neighbours_differ_in_the_noisy_numbers_and_in_nothing_else_that_is_public(tmp_path, tiny_base, monkeypatch):
     """A corpus, and one with one more user, from the shards to the figures, under one model and one text."""
     found, files, asked, more = [], [], [], ADVERSARIES["who wrote everything"]
-    privacy = small_privacy(tmp_path) | {"epsilon": 3000.0}
-    recipe = _recipe(privacy=privacy, model={"base": str(tiny_base), "dtype": "float32"}, figures={"share": 0.5})
-    plan = method_named("generator").planned(recipe)
     monkeypatch.setattr(figures, "on_numbers", lambda work, job, parts, *_: ((part, work(job, part)) for part in parts))
     for number, (heldout, learnt) in enumerate(((OTHERS, OTHERS), (OTHERS + more, OTHERS), (OTHERS, OTHERS + more))):
-        ledger = Ledger.open(f"sqlite:///{tmp_path}/{number}.db")
-        ledger.ensure_account("talk", PrivacyUnit.USER, plan.protection.relation, recipe.privacy.budget, "zcdp")
-        run = Run.open(tmp_path / f"out-{number}", recipe, resume=False, console=Console(quiet=True))
-        context = RunContext(run, plan, lambda ledger=ledger: ledger, Key.for_tests(), SHOWN)
-        context.corpus = SimpleNamespace(corpus_digest=lambda _, n=number: digest_json(n))  # type: ignore[assignment]
-        context.base = load_backbone(recipe.model)
-        shutil.copytree(tiny_base, run.root / "model")
-        pq.write_table(pa.table({"text": SYNTHETIC}), run.root / "synthetic.parquet")
-        private_directory(run.private("shards"))
-        _write(heldout, HOLDOUT, run.private("shards"))
-        for part in range(plan.parts):
-            _write(learnt if part == 3 else [], part, run.private("shards"))
-        halves = figures._halves(context, method_named("generator"), Output(), recipe.figures)
+        context = _context(tmp_path, number, tiny_base, SYNTHETIC)
+        _write(heldout, HOLDOUT, context.run.private("shards"))
+        for part in range(context.plan.parts):
+            _write(learnt if part == 3 else [], part, context.run.private("shards"))
+        halves = figures._halves(context, method_named("generator"), Output(), context.recipe.figures)
         asked.append([half.question for half in halves])
         found.append(figures.figures_of(context, method_named("generator"), Output()))
-        files.append({str(path.relative_to(run.root)) for path in run.root.rglob("*") if "private" not in path.parts})
+        root = context.run.root
+        files.append({str(path.relative_to(root)) for path in root.rglob("*") if "private" not in path.parts})
     numbers = [[(row.pop("value"), row.pop("interval")) for row in each["rows"]] for each in found]
     assert found[0] == found[1] == found[2]
     assert asked[0] == asked[1] == asked[2], "bounds are among what is asked"
@@ -203,6 +193,34 @@ def test_neighbours_differ_in_the_noisy_numbers_and_in_nothing_else_that_is_publ
     for ours, theirs in pairwise(numbers):
         assert all(one != other for one, other in zip(ours, theirs, strict=True)), "and there even in intervals"
     assert files[0] == files[1] == files[2]
+
+
+def test_a_run_that_wrote_no_text_ends_without_figures_and_says_so(tmp_path, tiny_base, monkeypatch):
+    """A model of much noise may write nothing that is kept; what was trained is paid for and stays."""
+    monkeypatch.setattr(figures, "on_numbers", lambda work, job, parts, *_: ((part, work(job, part)) for part in parts))
+    context = _context(tmp_path, 0, tiny_base, [])
+    for part in (HOLDOUT, *range(context.plan.parts)):
+        _write(OTHERS if part == HOLDOUT else [], part, context.run.private("shards"))
+    found = figures.figures_of(context, method_named("generator"), Output())
+    assert [row["name"] for row in found["rows"]] == ["held-out users"], "their number alone"
+    assert "Nothing measures" in " ".join(found["left_out"])
+
+
+def _context(tmp_path, number, tiny_base, texts):
+    """A run of the generator whose model and text are written, and whose shards are not."""
+    privacy = small_privacy(tmp_path) | {"epsilon": 3000.0}
+    recipe = _recipe(privacy=privacy, model={"base": str(tiny_base), "dtype": "float32"}, figures={"share": 0.5})
+    plan = method_named("generator").planned(recipe)
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/{number}.db")
+    ledger.ensure_account("talk", PrivacyUnit.USER, plan.protection.relation, recipe.privacy.budget, "zcdp")
+    run = Run.open(tmp_path / f"out-{number}", recipe, resume=False, console=Console(quiet=True))
+    context = RunContext(run, plan, lambda: ledger, Key.for_tests(), SHOWN)
+    context.corpus = SimpleNamespace(corpus_digest=lambda _: digest_json(number))  # type: ignore[assignment]
+    context.base = load_backbone(recipe.model)
+    shutil.copytree(tiny_base, run.root / "model")
+    pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), run.root / "synthetic.parquet")
+    private_directory(run.private("shards"))
+    return context
 
 
 def _recipe(method="generator", **blocks):
