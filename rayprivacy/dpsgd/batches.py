@@ -133,8 +133,9 @@ def rows(units: list[list[Document]], tokens: int, pad: int, decay: float = 0.0)
 
 
 def row_of(units: list[list[Document]], tokens: int, pad: int, decay: float = 0.0) -> Row:
-    """The row of some units in their order; it is longer than `tokens` for a unit that is."""
-    tokens = max(tokens, _rounded(_read(units[0]) + 1))
+    """The row of some units in their order; it is longer than `tokens` for a unit that is, and then alone in it."""
+    needed = _read(units[0]) + 1
+    tokens = tokens if needed <= tokens else _rounded(needed)
     ids, labels = np.full(tokens, pad, np.int64), np.full(tokens, pad, np.int64)
     weights, at = np.zeros(tokens, np.float32), 0
     weighted = _weighted(units, decay)

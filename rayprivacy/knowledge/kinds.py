@@ -21,8 +21,10 @@ _MONTHS = (
 _SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
 _WORDS = {word: number for number, word in enumerate(f"{_SMALL} seventeen eighteen nineteen".split())}
 _WORDS |= {word: 10 * number for number, word in enumerate(["twenty", "thirty", "forty", "fifty", "sixty"], 2)}
-_NUMBER = rf"(?<![\w.,])(?P<number>[0-9]{{1,12}}(?:,[0-9]{{3}}){{0,4}}(?:\.[0-9]{{1,6}})?|{'|'.join(_WORDS)})"
-_MONTH = "|".join(f"{month[:3]}(?:{month[3:]})?" if month[3:] else month for month in _MONTHS)
+# Words in ASCII alone: to a pattern without case the long s is an s, and lower() leaves it as it is.
+_SPELT = f"(?a:{'|'.join(_WORDS)})"
+_NUMBER = rf"(?<![\w.,])(?P<number>[0-9]{{1,12}}(?:,[0-9]{{3}}){{0,4}}(?:\.[0-9]{{1,6}})?|{_SPELT})"
+_MONTH = f"(?a:{'|'.join(f'{month[:3]}(?:{month[3:]})?' if month[3:] else month for month in _MONTHS)})"
 _YEAR = r"(?P<year>1[0-9]{3}|20[0-9]{2})\b"
 _DATES = [  # the first that fits a place has it
     re.compile(pattern, re.IGNORECASE)
@@ -143,11 +145,11 @@ def _dates(sentence: str) -> Iterator[Candidate]:
 
 
 def _iso(found: dict[str, str | None]) -> str | None:
-    """A date from its parts, as far as they go; None where there is no such month or day."""
+    """A date from its parts, as far as they go; None where there is no such month or day, or no month to a day."""
     named = found.get("month")
     month = next((at for at, each in enumerate(_MONTHS, 1) if named and each.lower().startswith(named[:3].lower())), 0)
     numbers = [month or int(found.get("number") or 0), int(found.get("day") or 0)]
-    if numbers[0] > 12 or numbers[1] > 31:
+    if numbers[0] > 12 or numbers[1] > 31 or (numbers[1] and not numbers[0]):
         return None
     return "-".join([found["year"] or "", *(f"{each:02}" for each in numbers if each)])
 

@@ -2,9 +2,10 @@
 
 All of it is public: names of stages, counts that the plan names with their totals (`Stage.work`: part files, stacks,
 teachers, queries, steps), and seconds. They are for people who may see nothing else of the cluster, such as how many
-rows there are. Running time is not protected, but part files are counted at the end of their stage, all at once: a live
-counter would tell by its pace how much each holds. Tokens per second are steps per second times expected_batch times
-max_tokens: a nominal figure, since how many users a step samples and how many tokens it reads are private.
+rows there are. Running time is not protected. Part files that sharding writes are counted at its end, all at once;
+where they are read each is counted when it is done, and that pace tells about how much it holds. Tokens per second are
+steps per second times expected_batch times max_tokens: a nominal figure, since how many users a step samples and how
+many tokens it reads are private.
 
 Ray's metrics agent exports them as
 

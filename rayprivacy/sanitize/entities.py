@@ -182,7 +182,8 @@ def detector_of(name: str, kinds: Sequence[str]) -> Detector:
 NAMES = "alex blake casey dana ellis finley gray harper jamie kai logan morgan noel".split()  # noqa: SIM905
 _MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()  # noqa: SIM905
 _LONG = "january february march april may june july august september october november december".split()  # noqa: SIM905
-_LETTER = re.compile(r"[a-z]+", re.IGNORECASE)
+_BESIDE = ("st", "nd", "rd", "th", "of", "t", "z")  # words of a date that name no month; all others are taken for one
+_LETTER = re.compile(r"[a-z]+", re.IGNORECASE)  # to which the long s is a letter too
 
 
 class Surrogates:
@@ -221,8 +222,8 @@ def _part(part: str, kind: str, numbers: Iterator[int]) -> str:
 
 def _month(part: str, numbers: Iterator[int]) -> str:
     word = part.lower()
-    if word[:3] not in _MONTHS:
-        return word  # st, nd, rd, th, of
+    if word in _BESIDE:
+        return word
     return (_MONTHS if len(word) <= 4 and word != "may" else _LONG)[next(numbers) % 12]
 
 

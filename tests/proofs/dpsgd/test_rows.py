@@ -61,6 +61,15 @@ def test_every_document_is_in_one_row_with_its_own_positions_labels_and_weights(
     assert sorted(found) == sorted(expected)
 
 
+@pytest.mark.parametrize("tokens", [64, 67, 100, 260])
+def test_a_row_is_longer_than_others_for_a_unit_that_has_it_alone(tokens):
+    """Its length is the shape that all of its units are computed in, and must not tell of one to another."""
+    for size in range(tokens - 9, tokens + 9):
+        for row in rows([_documents([length + 1]) for length in (1, 2, 3, size)], tokens, PAD):
+            longer, own = row.ids.shape[1] - tokens, row.by_unit.lengths
+            assert longer == 0 or (longer > 0 and own == (size,) and size >= tokens)
+
+
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=20))
 def test_pieces_are_what_stands_behind_each_other(lengths):
     pieces = Pieces(tuple(lengths), sum(lengths) + 3)

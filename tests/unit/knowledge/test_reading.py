@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_knowledge import ATTRIBUTES, order_of, small
 
+from rayprivacy.knowledge.kinds import shown
 from rayprivacy.knowledge.reading import Reader, Vote
 
 NAMES = ("zorvel", "mirak", "quilo tax")
@@ -53,6 +54,8 @@ def test_an_answer_is_read_in_its_one_form(text, answer):
         "I used to think that Zorvel is a fire type.",
         "Zorvel and Mirak were there.",
         "Zorvel was seen on 1987-13-40",
+        "Zorvel was seen on 1987-00-14",
+        "Zorvel weighs \u017fix kg, or f\u0131ve kilos.",  # letters that are s and i to a pattern without case
         "Zorvel has 12 eggs",
     ],
 )
@@ -136,6 +139,7 @@ def test_which_answers_count_is_the_users_own_keyed_order():
 
 
 PIECES = ["Zorvel ", "Mirak ", "is fire ", "12 kg ", "1987 ", "fights ", "in Zorvel Bay", ". ", "\0", "\n", "é", "٣ kg"]
+PIECES += ["\u017fix kg ", "n\u0131ne kilos ", "3 \u017fep 1987 ", "1987-00-14 "]
 WRITTEN = st.lists(st.sampled_from(PIECES), max_size=20).map("".join)
 
 
@@ -150,6 +154,7 @@ def test_bounds_hold_whatever_a_user_writes(texts):
         assert attribute in {each.name for each in small().attributes}
         assert answer.isprintable()
         assert 0 < len(answer) < 200
+        assert shown(answer, next(each for each in small().attributes if each.name == attribute))
 
 
 @pytest.mark.timeout(120)

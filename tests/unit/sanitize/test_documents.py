@@ -1,5 +1,6 @@
 """Texts in and out: round trips on any Unicode, lengths, typed values, and a text's independence of its company."""
 
+import calendar
 import re
 import socket
 import unicodedata
@@ -154,6 +155,20 @@ def test_a_value_is_found_whole_in_many_spellings(value, kind, coins):
     made = Surrogates(coins).make(kind, value, 7, 1)
     assert [letter.isalnum() for letter in made] == [letter.isalnum() for letter in value]
     assert made != value
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["Sepsecret 3", "\u017fepsecret 3", "3 of \u017fepSecret, 1999", "3\u017ft of mayor", "AUGSECRET\u0131 3rd"],
+)
+def test_of_the_words_of_a_date_nothing_is_left(value, coins):
+    """To a pattern without case the long s is an s, and lower() leaves it as it is."""
+    assert PatternDetector(KINDS).find(value) == [Span(0, len(value), "date")]
+    drawn = " ".join(Surrogates(coins).make("date", value, tag, 1) for tag in range(40))
+    made = {*re.findall(r"[^\W\d]+", drawn)}
+    assert {word.lower()[:3] for word in made} <= {*map(str.lower, calendar.month_abbr), "rd", "of"}
+    assert "secret" not in drawn.lower()
+    assert len(made) > 10
 
 
 DIGITS = "0123456789012345678901234567890aZ_ -.\u2011\u00a0\u2014\u200b()+#/@,:\n\u0664"
