@@ -65,6 +65,7 @@ def test_every_question_begins_with_its_phrase_and_stands_beside_its_evidence(ma
     assert [number for number, _ in asked] == sorted(number for number, _ in asked)
 
 
+@pytest.mark.exhaustive  # by day in test_question_pipeline.py
 def test_draws_are_those_of_the_seed_for_any_number_of_actors(made, tmp_path):
     writer, table = made
     known = known_phrases(PAIRS, HOW)

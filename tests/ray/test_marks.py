@@ -28,7 +28,7 @@ import pytest
 import yaml
 from head_node import METRICS, Head
 from node_loss import GENERATOR, SEQPATE
-from small_jobs import run_command, sentence
+from small_jobs import ledger_lines, run_command, sentence
 from small_trees import pairs
 
 from rayprivacy.core.console import repeating
@@ -416,6 +416,10 @@ def test_no_mark_and_no_count_of_records_is_outside(world, watch):
     assert len(world.counts()) > 1, "nothing was counted"
     assert counted_places(world, watch) == []
     _check_sentences(world, 1)
+
+
+def test_the_run_that_was_killed_at_its_draw_paid_once(world):
+    assert [state for *_, state in ledger_lines(world.folder, "votes")] == ["committed"]
 
 
 @pytest.mark.exhaustive

@@ -58,11 +58,13 @@ def first(pages, local_ray):
     return content(pages / "one")
 
 
+@pytest.mark.exhaustive  # by day with all that is asked by a model: test_question_pipeline.py
 def test_two_actors_write_the_same_bytes_as_one(first, pages):
     assert command(words("two", "--actors", "2"), pages).returncode == 0
     assert content(pages / "two") == first
 
 
+@pytest.mark.exhaustive
 def test_what_was_killed_at_every_point_is_finished_with_the_same_bytes(first, pages, tmp_path):
     out, resume, numbers, parts = tmp_path / "out", [], [], {}
     for module, name, after, calls in POINTS:

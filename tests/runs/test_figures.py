@@ -126,7 +126,8 @@ def test_figures_are_drawn_and_charged_once_however_often_a_run_dies(generator, 
 
 
 @pytest.mark.parametrize(
-    "name", ["seqpate", "question_answering", pytest.param("two_stage", marks=pytest.mark.exhaustive)]
+    "name",
+    ["seqpate", *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("question_answering", "two_stage"))],
 )
 def test_other_methods_release_them_too(name, tmp_path, tiny_base, local_ray):
     small_corpus(tmp_path, [f"user-{n}" for n in range(24)])

@@ -132,7 +132,7 @@ def test_how_many_keys_stay_under_the_threshold_shows_nowhere(tmp_path, monkeypa
         assert text == shown[1][name], name
 
 
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("before", [pytest.param(True, marks=pytest.mark.exhaustive), False])
 def test_a_run_killed_at_each_stage_is_drawn_and_charged_once(shared, before, monkeypatch):
     """One run dies at every stage; its end is that of a run which nobody kills, because the ledger serves the draws."""
     bench, out = shared, f"killed {before}"
@@ -175,7 +175,9 @@ class _Ended:
         raise self.error
 
 
-@pytest.mark.parametrize("died", ["draw", "commit_output", "output"])
+@pytest.mark.parametrize(
+    "died", ["commit_output", *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("draw", "output"))]
+)
 def test_a_run_that_dies_around_a_draw_is_charged_once_and_served_one_draw(bench, died, monkeypatch):
     def die(*_):
         raise KeyboardInterrupt

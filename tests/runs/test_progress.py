@@ -31,7 +31,8 @@ OURS = ("ray_rayprivacy_progress", "ray_rayprivacy_rate")
 Told = list[tuple[str, str, float]]
 READ = {"parts_sharded": 3, "parts_encoded": 3, "sentences_written": 24, "teachers_trained": 12, "queries_voted": 40}
 LEARNT = {"warm_steps_done": 5, "student_steps_done": 5, "texts_written": 8}
-RUNS = {"job": READ | LEARNT, "generator": {"parts_sharded": 16, "steps_done": 6, "texts_written": 12}}
+TOY = {"parts_sharded": 3, "chunks_done": 3}
+RUNS = {"bench": TOY, "job": READ | LEARNT, "generator": {"parts_sharded": 16, "steps_done": 6, "texts_written": 12}}
 
 
 @pytest.fixture
@@ -76,7 +77,9 @@ def _last(told):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("which", ["job", pytest.param("generator", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "which", ["bench", *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("job", "generator"))]
+)
 def test_prometheus_sees_public_counts_of_a_run_alone(which, request, told, monkeypatch):
     monkeypatch.setattr(train, "POLL_SECONDS", 0.005)  # no step is missed
     job, counts = request.getfixturevalue(which), RUNS[which]

@@ -132,6 +132,7 @@ def test_the_report_shares_what_was_released_and_keeps_what_was_measured(done):
     assert [title for title in INTERNAL if title in public] == []
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_nobody_killed_asks_the_same_and_pays_nothing(done):
     charged = ledger_lines(done.folder)
     assert done.run("again").returncode == 0
@@ -149,6 +150,7 @@ def test_a_run_that_nobody_killed_asks_the_same_and_pays_nothing(done):
     assert "holds a run of another recipe" in answer.stderr
 
 
+@pytest.mark.exhaustive  # by day of a toy's text: test_questions_of_a_run.py
 def test_a_search_among_the_questions_pays_nothing_and_its_best_keys_make_a_set(done, tmp_path):
     ledger = (done.folder / "ledger.db").read_bytes()
     out = shutil.copytree(done.folder / "out", tmp_path / "out", ignore=shutil.ignore_patterns("private"))

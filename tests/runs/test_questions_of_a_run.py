@@ -89,6 +89,8 @@ def test_released_text_is_asked_about_under_its_certificate(request, released):
     assert {path: path.stat().st_mtime_ns for path in beside} == beside
     assert not (released.path / "private").exists()
 
+    if method != "toy":
+        return  # what a kill leaves knows nothing of the method
     died = released.path.with_name("copy")
     folder.rename(died)
     process = fork_command(["questions", str(released.path), *SHORT], released.path.parent, on_this_ray() + KILL)

@@ -101,7 +101,7 @@ def test_the_report_shows_charts_and_attacks_and_shares_only_the_charts(finished
     assert {path.name for path in (finished.path / "plots").glob("*kept*")} == {"kept.png"}
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 def test_any_number_of_parts_writes_the_same_bytes(shared, finished, parts):
     assert _bytes(_run(shared, f"parts{parts}", **{"resources.parts": parts})) == _bytes(finished)
 

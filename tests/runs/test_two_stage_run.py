@@ -173,6 +173,7 @@ def _names(trees):
     return {name for tree in trees for name in names(tree, frozenset({"Play", "Stop"})) or ()}
 
 
+@pytest.mark.exhaustive
 def test_every_structure_that_is_released_follows_the_schema(requests):
     rows = pq.read_table(requests.folder / "out" / "synthetic.parquet").to_pylist()
     figures = requests.metrics("out")["synthetic"]["trees"]
@@ -185,6 +186,7 @@ def test_every_structure_that_is_released_follows_the_schema(requests):
         assert row["functions"] == " ".join(names(row["parse"], frozenset({"Play", "Stop"})) or ())
 
 
+@pytest.mark.exhaustive
 def test_private_trees_are_what_the_parser_reads_and_stay_inside(requests):
     out = requests.folder / "out"
     gold = {row["said"]: row["structure"] for row in pq.read_table(requests.folder / "requests.parquet").to_pylist()}
@@ -203,6 +205,7 @@ def test_private_trees_are_what_the_parser_reads_and_stay_inside(requests):
     assert not list(out.glob("private/parsing/*"))
 
 
+@pytest.mark.exhaustive
 def test_figures_count_keys_and_intents_of_json(requests):
     trees, out = requests.metrics("out")["trees"], requests.folder / "out"
     assert not trees["releasable"]

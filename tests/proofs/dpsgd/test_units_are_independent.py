@@ -91,22 +91,31 @@ def device(request):
 
 
 @pytest.mark.parametrize(
-    ("adapter", "tokens", "newcomers", "threads", "decay", "device"),
+    ("adapter", "dtype", "cut", "tokens", "newcomers", "threads", "decay", "device"),
     [
-        ("lora", 64, slice(7, 8), 2, 0.0, CPU),
-        ("full", 64, slice(5, 6), 1, 0.75, CPU),
+        # By day each two of adapter, number format and cut meet; at night all three do, with every newcomer.
+        ("lora", torch.bfloat16, physical_batches, 64, slice(7, 8), 2, 0.0, CPU),
+        ("lora", torch.float32, rows, 64, slice(7, 8), 2, 0.0, CPU),
+        ("full", torch.bfloat16, rows, 64, slice(5, 6), 1, 0.75, CPU),
+        ("full", torch.float32, physical_batches, 64, slice(5, 6), 1, 0.75, CPU),
         *(
-            pytest.param(adapter, tokens, slice(None), threads, decay, CPU, marks=EXHAUSTIVE)
+            pytest.param(adapter, dtype, cut, tokens, slice(None), threads, decay, CPU, marks=EXHAUSTIVE)
             for adapter in ("lora", "full")
+            for dtype in (torch.bfloat16, torch.float32)
+            for cut in (physical_batches, rows)
             for tokens, decay in ((64, 0.0), (256, 0.75))
             for threads in (1, 2)
         ),
-        *((adapter, tokens, slice(2, None, 4), 1, 0.0, CUDA) for adapter, tokens in ON_A_GPU),
+        *(
+            (adapter, dtype, cut, tokens, slice(2, None, 4), 1, 0.0, CUDA)
+            for adapter, tokens in ON_A_GPU
+            for dtype in (torch.bfloat16, torch.float32)
+            for cut in (physical_batches, rows)
+        ),
     ],
     indirect=["threads", "device"],
+    ids=lambda value: str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else None,
 )
-@pytest.mark.parametrize("cut", [physical_batches, rows])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
 def test_a_newcomer_changes_no_bit_of_the_others(threads, device, adapter, dtype, tokens, newcomers, decay, cut):
     _look(device, adapter, dtype, tokens, newcomers, decay, cut)
 

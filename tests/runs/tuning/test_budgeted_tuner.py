@@ -83,6 +83,7 @@ def test_a_search_is_restored_by_ray_tune(url, tmp_path, local_ray, monkeypatch)
     assert ran == {release.removesuffix("-2") for release in releases}
 
 
+@pytest.mark.exhaustive
 def test_the_example_of_the_documentation_runs(tmp_path, local_ray, monkeypatch, capsys):
     page = (Path(__file__).parents[3] / "docs" / "tuning.md").read_text()
     code = page.partition("## Your own trainable")[2].partition("```python")[2].partition("```")[0]

@@ -69,6 +69,7 @@ def test_the_best_trial_is_told_with_its_interval_its_luck_and_its_command(place
     ]
 
 
+@pytest.mark.exhaustive
 def test_trials_side_by_side_find_the_same(place):
     folder, _ = place
     assert tuned(folder, "two", "-o", "concurrent=2").returncode == 0
@@ -96,6 +97,7 @@ def test_a_killed_search_goes_on_and_one_of_other_questions_does_not(place):
         assert "holds a search of another space" in again.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_trial_that_falls_behind_is_pruned_after_an_estimator(place):
     folder, _ = place
     pruned = ["-o", "pruning={grace: 1, reduction: 2}", "-o", "trials=4"]
