@@ -25,7 +25,7 @@ from rayprivacy.core.files import SHARED, Json
 from rayprivacy.core.private import digest_file, digest_json
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.questions.asker import Writer, ask, kept_asker, known_phrases
+from rayprivacy.questions.asker import Writer, ask, kept_asker, known_phrases, left_out
 from rayprivacy.questions.asking import Asker, Asking
 from rayprivacy.questions.attribution import simulated
 from rayprivacy.questions.blocks import ROWS, SPAN, Answerer, Answering, Asked, Judgement, Judging, Likelihood
@@ -220,7 +220,13 @@ class Making:
             shutil.copytree(self._judge(), root / MODEL / JUDGE)
         measured = {"measured": chosen.figures} if chosen.figures else {}
         counts = self._funnel(questions, passages)
-        return {"counts": counts, "kept_by": chosen.by, **measured, **self._types(questions)}
+        return {
+            "counts": counts,
+            **self._left_out(questions),
+            "kept_by": chosen.by,
+            **measured,
+            **self._types(questions),
+        }
 
     def _passages(self) -> list[Passage]:
         return [passage for each in self.documents() for passage in each.passages]
@@ -248,6 +254,10 @@ class Making:
         if self.settings.judge:
             counts[ATTRIBUTABLE] = pc.sum(pc.equal(questions["attribution"], ATTRIBUTABLE)).as_py()
         return counts | {"kept": pc.sum(questions["kept"]).as_py()}
+
+    def _left_out(self, questions: pa.Table) -> Json:
+        """How many texts of the asker became no question, and why."""
+        return {"left_out": left_out(self.folder.work(_DRAWN), len(questions))} if self.settings.pairs else {}
 
     @property
     def _texts(self) -> int:
