@@ -20,11 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayprivacy.core.console import nobody
-from rayprivacy.core.errors import ConfigError, RayPrivacyError
+from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.files import SHARED, Json
 from rayprivacy.core.private import digest_file, digest_json
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.questions import bases
 from rayprivacy.questions.asker import Writer, ask, kept_asker, known_phrases, left_out
 from rayprivacy.questions.asking import Asker, Asking
 from rayprivacy.questions.attribution import simulated
@@ -65,11 +66,8 @@ JUDGE = "judge"
 def public_base(asker: AskerConfig) -> Backbone:
     """The public model that learns to ask."""
     assert asker.base is not None, "decided before"
-    try:
+    with bases.named(bases.ASKER):
         return load_backbone(ModelConfig(base=asker.base))
-    except ConfigError as error:
-        message = str(error)
-    raise ConfigError(message.replace("model.base", "questions.asker.base"))
 
 
 @dataclass(frozen=True)
