@@ -12,7 +12,7 @@ depends on the model, the evidence and the public seed. Private text is neither 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from rayprivacy.core import console, private
 from rayprivacy.generation.settings import EngineName, SamplingConfig
-from rayprivacy.generation.writing import Prompts, read_written, write_samples
+from rayprivacy.generation.writing import Prompts, Ready, made_ready, read_written, write_samples
 from rayprivacy.models.asked import Fitted, Learning, Pair, asked, fitted, kept
 from rayprivacy.models.backbone import Backbone, Documents, load_documents
 from rayprivacy.questions import phrases
@@ -105,6 +105,7 @@ class Writer:
     engine: EngineName
     seed: int
     progress: console.Told = console.nobody
+    ready: Ready | None = None  # by default the model is made ready for each name anew
 
     @cached_property
     def documents(self) -> Documents:
@@ -129,6 +130,7 @@ class Writer:
                 self.actors,
                 engine=self.engine,
                 source=source,
+                ready=self.ready,
                 progress=self.progress,
             )
         rows = pq.read_table(path)
@@ -149,11 +151,13 @@ def ask(
     """
     sampling = sampling or SamplingConfig(max_tokens=asker.question_tokens, top_k=asker.top_k, top_p=1.0)
     texts = evidence["evidence"].to_pylist()
-    if known is None:
-        sets = [[""] * (1 if sampling.top_k == 1 else how.most)] * len(texts)
-    else:
-        sets = predicted(writer, texts, asker, how, known)
-    return behind(writer, evidence, sets, asker, sampling)
+    with made_ready(writer.engine, writer.model, writer.work) as ready:
+        writer = replace(writer, ready=ready)
+        if known is None:
+            sets = [[""] * (1 if sampling.top_k == 1 else how.most)] * len(texts)
+        else:
+            sets = predicted(writer, texts, asker, how, known)
+        return behind(writer, evidence, sets, asker, sampling)
 
 
 def behind(
