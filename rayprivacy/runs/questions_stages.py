@@ -191,7 +191,8 @@ class Making:
         """The folder of the judge, trained or found; its name is made of all that decides it."""
         rows, settings = self.annotated, self.settings
         assert settings.judge is not None, "a set with a judge"
-        name = digest_json([rows, self._named("judge", "entities", "seed")])
+        encoder = settings.judge.encoder and bases.digests_of(settings.judge.encoder)
+        name = digest_json([rows, self._named("judge", "entities", "seed"), encoder])
         folder, scratch = (self.folder.work(f"{start}{JUDGE}-{name[:16]}") for start in ("", "."))
         if not folder.is_dir():
             made = simulated(rows, finder(settings.entities), seed=settings.seed)
@@ -235,10 +236,17 @@ class Making:
         if settings is None:
             return {}
         with self.folder.stage(RETRIEVER):
-            clozes = self._clozes() if self.settings.pairs and settings.clozes else None
             questions, seed = pq.read_table(root / TABLE), self.settings.seed
+            clozes = self._clozes_beside(questions) if self.settings.pairs and settings.clozes else None
             said = train_retriever(questions, self._passages(), clozes, settings, seed, root / MODEL / RETRIEVER)
         return {RETRIEVER: said}
+
+    def _clozes_beside(self, questions: pa.Table) -> pa.Table:
+        """Clozes of documents that no question of the split `test` is about: passages of one document may overlap."""
+        tested = {*questions.filter(pc.equal(questions["split"], "test"))["passage"].to_pylist()}
+        held = [each.number for each in self.documents() if tested & {passage.id for passage in each.passages}]
+        clozes = self._clozes()
+        return clozes.filter(pc.invert(pc.is_in(clozes["document"], pa.array(held, pa.int64()))))
 
     def _funnel(self, questions: pa.Table, passages: list[Passage]) -> Json:
         """How many there are at each step: of what is `found_again` and `attributable`, kept or not."""

@@ -148,6 +148,11 @@ FOLDERS = {  # of the key, what is in the folder that it names, and what is said
         {"model_type": "bert", "max_position_embeddings": 191},
         "has positions for 191 tokens, and texts of up to 192 are read or written",
     ),
+    "an asker that its engine cannot sample from": (
+        "asker__base",
+        {"model_type": "gpt2"},
+        r"samples from models of type 'llama' alone, and questions\.asker\.base is one of type 'gpt2': set the engine",
+    ),
     "no config of a model that asks": ("asker__base", None, r"its config\.json cannot be read \(FileNotFoundError\)"),
     "no mapping": ("retriever__base", [1], r"its config\.json cannot be read \(TypeError\)"),
 }
@@ -159,8 +164,8 @@ def test_models_that_say_that_they_do_not_serve_are_refused_without_loading_them
     (tmp_path / "model").mkdir()
     if shape is not None:
         (tmp_path / "model" / "config.json").write_text(json.dumps(shape))
-    with pytest.raises(ConfigError, match=rf"^questions\.{key.replace('__', '.')} .*{expected}"):
-        check_questions(parsed(keys, **{key: str(tmp_path / "model")}))
+    with pytest.raises(ConfigError, match=rf"^questions\.{key.partition('__')[0]}\.\w+ .*{expected}"):
+        check_questions(parsed(keys, **{key: str(tmp_path / "model"), "asker__engine": "onnxruntime_float32"}))
 
 
 @pytest.mark.parametrize("key", ["judge__encoder", "retriever__base"])
