@@ -15,6 +15,7 @@ from rayprivacy.core.errors import ConfigError
 EngineName = Literal["transformers", "onnxruntime_float32"]
 TRANSFORMERS: Literal["transformers"] = "transformers"
 ONNX: EngineName = "onnxruntime_float32"
+GRAPHED = "llama"  # the type of the models that it samples from
 BATCH = 64  # texts that are sampled at once: more are little faster, and leave the last actor more to do alone
 
 
@@ -117,7 +118,7 @@ def has_graph(config: Any) -> bool:
     Its attention takes heads of whole sixteens, and angles that do not depend on how long a text is.
     """
     return bool(
-        config.model_type == "llama"
+        config.model_type == GRAPHED
         and not (config.attention_bias or config.mlp_bias)
         and config.hidden_act == "silu"
         and config.head_dim % 16 == 0

@@ -17,9 +17,10 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -41,6 +42,7 @@ from rayprivacy.work.mapping import in_actors
 ROW_GROUP = 8192
 METADATA = b"rayprivacy.writing"
 Prompts = Sequence[tuple[int, str]]
+Ready = Callable[[], Path]
 _SEAL = Seal(RayPrivacyError, "no file was written, run again with --resume")
 
 
@@ -81,6 +83,7 @@ def write_samples(
     structure: Structure | None = None,
     names: frozenset[str] = frozenset(),
     whole: str = "",
+    ready: Ready | None = None,
     progress: Told = nobody,
 ) -> Written:
     """Continue every prompt, and write what came after it as `out`: the column text, and one for each label.
@@ -93,16 +96,17 @@ def write_samples(
     nodes see the `workspace`, by default that of `out`, where an engine converts the model. By `source`, the name of
     model and prompts, a file of others is known again, and blocks of a killed run are taken over. Texts need a
     `structure` in place of not being degenerate; one with one of the `names` of its prompt's structure behind a
-    bracket is dropped. A text that ends inside of what is `whole` ends in front of it. `progress` has how many texts
-    were sampled, dropped ones included.
+    bracket is dropped. A text that ends inside of what is `whole` ends in front of it. Several files of one model share
+    what is `ready` (`made_ready`). `progress` has how many texts were sampled, dropped ones included.
     """
     if not (model_dir / "config.json").is_file():
         raise ConfigError(f"the model is '{model_dir}', which holds no config.json: train or save the model first.")
     require_engine("generation.engine", engine)
     tally = _Tally(source)
-    with _made_ready(engine, model_dir, workspace or out.parent) as ready:
+    own = made_ready(engine, model_dir, workspace or out.parent)
+    with nullcontext(ready) if ready else own as folder:
         task = WritingTask(
-            model_dir.absolute(), config, engine, threads, ready.absolute(), begun, structure, names, whole
+            model_dir.absolute(), config, engine, threads, folder().absolute(), begun, structure, names, whole
         )
         blocks = Blocks(out, task, prompts, source)
         sample_blocks(task, blocks, actors, progress)
@@ -197,16 +201,20 @@ class Sampler:
 
 
 @contextmanager
-def _made_ready(engine: EngineName, model_dir: Path, workspace: Path) -> Iterator[Path]:
-    """The folder that actors read, made once for all of them: the model's own, or a converted one."""
-    if engine != ONNX:
-        yield model_dir
-        return
-    backbone = load_saved(model_dir)
-    folder = convert(backbone.model, backbone, workspace)
-    del backbone  # the driver keeps no model while actors sample
-    yield folder
-    shutil.rmtree(folder)
+def made_ready(engine: EngineName, model_dir: Path, workspace: Path) -> Iterator[Ready]:
+    """What names the folder that actors read: the model's own, or one in which it is converted when it is first asked.
+
+    All actors and all files that are written meanwhile share it. It is deleted at the end, unless something fails.
+    """
+
+    @cache
+    def converted() -> Path:
+        backbone = load_saved(model_dir)  # which the driver does not keep while actors sample
+        return convert(backbone.model, backbone, workspace)
+
+    yield converted if engine == ONNX else lambda: model_dir
+    if converted.cache_info().currsize:
+        shutil.rmtree(converted())
 
 
 @dataclass

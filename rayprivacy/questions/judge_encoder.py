@@ -12,7 +12,6 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from rayprivacy.core.console import Told
-from rayprivacy.core.errors import ConfigError
 from rayprivacy.models import loading
 from rayprivacy.models.backbone import Backbone, fast_format
 from rayprivacy.models.pretraining import SEED, Objective, endlessly, fit
@@ -21,6 +20,7 @@ from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.sources import resolve_base
 from rayprivacy.models.trainable import START_SEED, trainable
 from rayprivacy.questions.attribution import LABELS
+from rayprivacy.questions.bases import JUDGE, named, require_bert
 from rayprivacy.questions.settings import JudgeConfig
 
 Pair = tuple[str, str]
@@ -43,14 +43,10 @@ class ClaimEncoder:
         Raises:
             ConfigError: there is no such base, or it is no BERT with so many positions.
         """
-        with loading.telling(base), torch.random.fork_rng(devices=[]):
+        with named(JUDGE), loading.telling(base), torch.random.fork_rng(devices=[]):
             source = resolve_base(base)
             shape = AutoConfig.from_pretrained(source, trust_remote_code=False)
-            if shape.model_type != "bert" or shape.max_position_embeddings < max_tokens:
-                raise ConfigError(
-                    f"judge.encoder is {base!r}, and must be a BERT with positions for {max_tokens} tokens, judge"
-                    ".max_tokens: name another."
-                )
+            require_bert(base, shape.model_type, getattr(shape, "max_position_embeddings", None), max_tokens)
             shape.id2label, shape.label2id = dict(enumerate(LABELS)), {name: at for at, name in enumerate(LABELS)}
             torch.manual_seed(START_SEED)
             options = {"config": shape, "dtype": torch.float32, "attn_implementation": "sdpa"}

@@ -6,12 +6,12 @@ imports neither torch nor Ray.
 
 from pathlib import Path
 
-from rayprivacy.core.config import PRIVATE_SIDE, PathKind, path_values
+from rayprivacy.core.config import PRIVATE_SIDE, path_values
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import Json, read_json
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.generation.settings import require_engine
-from rayprivacy.models.sources import is_missing
+from rayprivacy.questions.bases import check_bases
 from rayprivacy.questions.public import annotations, public_pairs
 from rayprivacy.questions.settings import QuestionsConfig, QuestionsKeys, parse_questions
 from rayprivacy.runs.files import OF_QUESTIONS, Overrides, lines_named, overridden, read_mapping
@@ -79,9 +79,7 @@ def check_questions(settings: QuestionsConfig, corpus: CorpusConfig | None = Non
     if said := credentials_in(keys):  # `stages.json` has the settings, and is shared
         raise ConfigError(f"{said}.")
     require_public(keys, [(f"corpus.{key}", value) for key, value in private])
-    for key, base in path_values(keys, PathKind.PUBLIC_MODEL):
-        if is_missing(base):
-            raise ConfigError(f"{key} is '{base}', and nothing is there: correct the path.")
+    check_bases(keys)
     decided, by, annotated = settings.decided(), settings.keep.by, settings.value.annotations
     require_engine("questions.asker.engine", decided.asker.engine)
     if settings.pairs is None and by not in _FREE:

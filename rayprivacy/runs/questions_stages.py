@@ -20,12 +20,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayprivacy.core.console import nobody
-from rayprivacy.core.errors import ConfigError, RayPrivacyError
+from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.files import SHARED, Json
 from rayprivacy.core.private import digest_file, digest_json
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.questions.asker import Writer, ask, kept_asker, known_phrases
+from rayprivacy.questions import bases
+from rayprivacy.questions.asker import Writer, ask, kept_asker, known_phrases, left_out
 from rayprivacy.questions.asking import Asker, Asking
 from rayprivacy.questions.attribution import simulated
 from rayprivacy.questions.blocks import ROWS, SPAN, Answerer, Answering, Asked, Judgement, Judging, Likelihood
@@ -65,11 +66,8 @@ JUDGE = "judge"
 def public_base(asker: AskerConfig) -> Backbone:
     """The public model that learns to ask."""
     assert asker.base is not None, "decided before"
-    try:
+    with bases.named(bases.ASKER):
         return load_backbone(ModelConfig(base=asker.base))
-    except ConfigError as error:
-        message = str(error)
-    raise ConfigError(message.replace("model.base", "questions.asker.base"))
 
 
 @dataclass(frozen=True)
@@ -193,7 +191,8 @@ class Making:
         """The folder of the judge, trained or found; its name is made of all that decides it."""
         rows, settings = self.annotated, self.settings
         assert settings.judge is not None, "a set with a judge"
-        name = digest_json([rows, self._named("judge", "entities", "seed")])
+        encoder = settings.judge.encoder and bases.digests_of(settings.judge.encoder)
+        name = digest_json([rows, self._named("judge", "entities", "seed"), encoder])
         folder, scratch = (self.folder.work(f"{start}{JUDGE}-{name[:16]}") for start in ("", "."))
         if not folder.is_dir():
             made = simulated(rows, finder(settings.entities), seed=settings.seed)
@@ -220,7 +219,13 @@ class Making:
             shutil.copytree(self._judge(), root / MODEL / JUDGE)
         measured = {"measured": chosen.figures} if chosen.figures else {}
         counts = self._funnel(questions, passages)
-        return {"counts": counts, "kept_by": chosen.by, **measured, **self._types(questions)}
+        return {
+            "counts": counts,
+            **self._left_out(questions),
+            "kept_by": chosen.by,
+            **measured,
+            **self._types(questions),
+        }
 
     def _passages(self) -> list[Passage]:
         return [passage for each in self.documents() for passage in each.passages]
@@ -231,10 +236,17 @@ class Making:
         if settings is None:
             return {}
         with self.folder.stage(RETRIEVER):
-            clozes = self._clozes() if self.settings.pairs and settings.clozes else None
             questions, seed = pq.read_table(root / TABLE), self.settings.seed
+            clozes = self._clozes_beside(questions) if self.settings.pairs and settings.clozes else None
             said = train_retriever(questions, self._passages(), clozes, settings, seed, root / MODEL / RETRIEVER)
         return {RETRIEVER: said}
+
+    def _clozes_beside(self, questions: pa.Table) -> pa.Table:
+        """Clozes of documents that no question of the split `test` is about: passages of one document may overlap."""
+        tested = {*questions.filter(pc.equal(questions["split"], "test"))["passage"].to_pylist()}
+        held = [each.number for each in self.documents() if tested & {passage.id for passage in each.passages}]
+        clozes = self._clozes()
+        return clozes.filter(pc.invert(pc.is_in(clozes["document"], pa.array(held, pa.int64()))))
 
     def _funnel(self, questions: pa.Table, passages: list[Passage]) -> Json:
         """How many there are at each step: of what is `found_again` and `attributable`, kept or not."""
@@ -248,6 +260,10 @@ class Making:
         if self.settings.judge:
             counts[ATTRIBUTABLE] = pc.sum(pc.equal(questions["attribution"], ATTRIBUTABLE)).as_py()
         return counts | {"kept": pc.sum(questions["kept"]).as_py()}
+
+    def _left_out(self, questions: pa.Table) -> Json:
+        """How many texts of the asker became no question, and why."""
+        return {"left_out": left_out(self.folder.work(_DRAWN), len(questions))} if self.settings.pairs else {}
 
     @property
     def _texts(self) -> int:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rayprivacy.core.console import nobody
+from rayprivacy.generation import writing
 from rayprivacy.generation.settings import ONNX, TRANSFORMERS, SamplingConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.questions.asker import QUESTIONS, Writer, ask, kept_asker, known_phrases, predicted
@@ -101,6 +102,23 @@ def test_phrases_are_drawn_until_there_are_enough_or_are_the_likeliest_set(made,
     twice = [predicted(replace(writer, seed=seed), EVIDENCES, ASKER, greedy, known) for seed in (1, 2)]
     assert twice[0] == twice[1], "nothing is drawn"
     assert all(set(own) <= set(known.counts) for own in twice[0])
+
+
+def test_an_engine_converts_the_asker_once_and_not_at_all_where_everything_is_written(made, tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    converted, real = [], writing.convert
+    monkeypatch.setattr(writing, "convert", lambda *given: converted.append(1) or real(*given))
+    writer = replace(made[0], work=tmp_path, engine=ONNX)
+    known, some = known_phrases(PAIRS, HOW), evidence(EVIDENCES[:6])
+    first = ask(writer, some, ASKER, HOW, known)
+    files = {path.name for path in tmp_path.iterdir()}
+    assert {"phrases-0.parquet", "questions.parquet"} <= files
+    assert not [name for name in files if "decoding" in name]
+    assert ask(writer, some, ASKER, HOW, known) == first
+    assert len(converted) == 1
+    (tmp_path / "questions.parquet").unlink()
+    assert ask(writer, some, ASKER, HOW, known) == first
+    assert len(converted) == 2
 
 
 def test_without_phrases_the_asker_begins_itself(tiny_backbone, made, tmp_path):

