@@ -65,12 +65,27 @@ def on_numbers(
         return _result(number, work(job, number))
 
     try:
-        yield from map(_read, in_tasks(numbers(blocks), mapped).iter_rows())
+        yield from each_once(map(_read, in_tasks(numbers(blocks), mapped).iter_rows()), blocks, step, seal)
     except RayError as error:
         failure = told(step, error, seal)
     else:
         return
     raise failure  # outside the except block, so that Ray's text does not come along
+
+
+def each_once(found: Iterable[tuple[int, T]], chosen: Iterable[int], step: str, seal: Seal) -> Iterator[tuple[int, T]]:
+    """Pass on what came of each number, and fail where one comes twice or not at all.
+
+    Sums that are released add up parts: with one of them twice, a user would move the sum by twice what was charged.
+    """
+    left = {*chosen}
+    for number, result in found:
+        if number not in left:
+            raise seal.kind(f"{step} came to number {number} twice, or unasked: {seal.remedy}.")
+        left.remove(number)
+        yield number, result
+    if left:
+        raise seal.kind(f"{step} came to nothing for {len(left)} of its numbers: {seal.remedy}.")
 
 
 def in_tasks(dataset: "ray.data.Dataset", work: Callable[[pa.Table], Any]) -> "ray.data.Dataset":
