@@ -1,10 +1,13 @@
 """What the released words of a profile do to matched text: finished runs, whose candidates are chosen among again.
 
-    python benchmarks/steering.py --runs runs/chat --profile runs/profile/profile.json --public PARQUET --json
+    python benchmarks/steering.py --runs runs/chat --profile runs/profile/profile.json --public PARQUET \\
+        [--openers 450] --json
 
 Each run has a `match` block without words, and its private folder, with the sums of its users' votes. Their votes for
 words are counted beside, and the noise of either mechanism is drawn from a seed, for figures that nobody may publish.
-So both rows have the same model, the same candidates, and the same charge: what differs is the choice.
+So both rows have the same model, the same candidates, and the same charge: what differs is the choice. With `--openers`
+the released model also writes so many texts behind openers that end with a released word (openers.py), and as many as
+before, for two more rows: the choice among its candidates and either of them.
 
 Words are distinctive that are frequent in the corpus and not in the public text (a file with a column `text`): the
 hundred of the largest share times logarithm of the ratio of shares, each of three users or more. `held` is the share of
@@ -20,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
+from openers import more_texts
 from safetensors.numpy import load_file
 
 from rayprivacy.blocks.match import _kept, cut
@@ -85,11 +90,11 @@ def _share(texts: list[str], words: list[str]) -> float:
     return sum(not _words(text).isdisjoint(words) for text in texts) / len(texts)
 
 
-def rows(run: Path, profile: Path, public: list[str], draws: int) -> dict[str, Any]:
+def rows(run: Path, profile: Path, public: list[str], draws: int, openers: int) -> dict[str, Any]:
     """The figures of a run's candidates chosen with and without the words, over some draws of the noise."""
     recipe: Any = load_recipe(run / "recipe.yaml", [])
-    plan, sentences = method_of(recipe).planned(recipe), SentenceModel.packaged()
-    released = [each.word for each in profile_of(str(profile)).words[:MOST_WORDS]]
+    plan, sentences, known = method_of(recipe).planned(recipe), SentenceModel.packaged(), profile_of(str(profile))
+    released = [each.word for each in known.words[:MOST_WORDS]]
     private = [row for part in range(plan.parts) for rows in part_tables(run / "private/shards", part) for row in
                rows.select(["user", "text"]).to_pylist()]  # fmt: skip
     texts = [str(row["text"]) for row in private]
@@ -104,7 +109,15 @@ def rows(run: Path, profile: Path, public: list[str], draws: int) -> dict[str, A
         "as many real": measured.figures([texts[at] for at in few], released),
     }  # fmt: skip
     votes = _votes(run, recipe, private, released)
-    for name, words in (("today", ()), ("with words", tuple(released))):
+    arms: dict[str, tuple[tuple[str, ...], pa.Table]] = {
+        "today": ((), candidates),
+        "with words": ((words := tuple(released)), candidates),
+    }
+    if openers:
+        usual, opened = more_texts(run, recipe, candidates, known.words[:MOST_WORDS], openers)
+        arms["with words, more candidates"] = (words, pa.concat_tables([candidates, usual]))
+        arms["with words, openers"] = (words, pa.concat_tables([candidates, opened]))
+    for name, (words, candidates) in arms.items():
         shape = Shape(centres, words)
         margins = Margins(shape.blocks, plan.stage(MATCH).mechanism.sigma, recipe.privacy.unit)
         kept = [
@@ -113,7 +126,7 @@ def rows(run: Path, profile: Path, public: list[str], draws: int) -> dict[str, A
         ]
         found[name] = _means([measured.figures(own, released) | _quality(texts, own, "synthetic") for own in kept])
         found["other users"] = _quality(texts, kept[0], "reference")
-    found["held_of_real"] = {name: found[name]["held"] / found["real"]["held"] for name in ("today", "with words")}
+    found["held_of_real"] = {name: found[name]["held"] / found["real"]["held"] for name in arms}
     return found
 
 
@@ -167,10 +180,13 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, required=True)
     parser.add_argument("--public", type=Path, required=True, help="Parquet of public text, column text")
     parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--openers", type=int, default=0, help="further texts, behind openers that end with a word")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     public = pq.read_table(arguments.public)["text"].to_pylist()
-    found = [_rounded(rows(run, arguments.profile, public, arguments.draws)) for run in arguments.runs]
+    found = [
+        _rounded(rows(run, arguments.profile, public, arguments.draws, arguments.openers)) for run in arguments.runs
+    ]
     print(json.dumps({"rows": found}, indent=1) if arguments.json else "\n".join(map(str, found)))
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,21 +20,22 @@ OWNER_ONLY, SHARED = 0o600, 0o644
 Json = dict[str, Any]  # an object of a JSON file
 
 
-def write_atomic(path: Path, data: bytes, mode: int = OWNER_ONLY) -> None:
-    """Write `data` beside `path`, flush it to disk, then rename it into place."""
+def write_atomic(path: Path, data: bytes | Iterable[bytes], mode: int = OWNER_ONLY) -> None:
+    """Write `data`, or its pieces as they come, beside `path`, flush it to disk, then rename it into place."""
     # Drawn, because process ids of two nodes may be equal, and both may write to one network file system.
     scratch = path.with_name(f".{path.name}.{int.from_bytes(os.urandom(8))}")
     try:
         handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)
-    except OSError as error:  # a disk may be full: what is half written goes, and what was there before stays
+    except BaseException as error:  # a disk may be full: what is half written goes, and what was there before stays
         with suppress(OSError):
             scratch.unlink()
-        error.filename = str(path)
+        if isinstance(error, OSError):
+            error.filename = str(path)
         raise
 
 

@@ -6,11 +6,13 @@ files have those that are kept.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.files import SHARED, Json, write_atomic
@@ -21,6 +23,7 @@ from rayprivacy.questions.settings import Format
 
 ORIGIN = b"rayprivacy.origin"  # the key of a file's metadata that says what it was made of
 TEST_SHARE = 0.1
+_AT_ONCE = 1024  # rows
 _NEGATIVES = 10  # of the best passages, among which one without the answer is looked for
 _ANSWERS = pa.struct([("text", pa.list_(pa.string())), ("answer_start", pa.list_(pa.int32()))])
 ASKED = pa.schema(  # as a block of texts is asked
@@ -74,30 +77,35 @@ def finished(asked: pa.Table, found: Mapping[str, Any], seed: int, origin: str) 
 
 def check_offsets(asked: pa.Table) -> None:
     """Require that every answer and every evidence stand where they are said to stand."""
-    for row in asked.select(["context", "answers", "evidence", "evidence_start"]).to_pylist():
+    for row in _rows(asked.select(["context", "answers", "evidence", "evidence_start"])):
         answers = zip(row["answers"]["answer_start"], row["answers"]["text"], strict=True)
         for start, text in [*answers, (row["evidence_start"], row["evidence"])]:
             if not row["context"].startswith(text, start):
                 raise RayPrivacyError("an answer is not where its passage is said to have it: report it.")
 
 
+def _rows(table: pa.Table) -> Iterator[Json]:
+    """The rows, of which a few are Python objects at a time: these are many times as large as the table."""
+    for batch in table.to_batches(_AT_ONCE):
+        yield from batch.to_pylist()
+
+
 def write_formats(folder: Path, questions: pa.Table, passages: Sequence[Passage], formats: Iterable[Format]) -> None:
-    """Write the kept questions in some formats."""
-    origin = questions.schema.metadata[ORIGIN].decode()
-    kept = [row for row in questions.to_pylist() if row["kept"]]
+    """Write the kept questions in some formats, each file line by line."""
+    origin, kept = questions.schema.metadata[ORIGIN].decode(), questions.filter(questions["kept"])
     for each in formats:
-        for name, data in WRITERS[each](kept, passages, origin):
+        for name, pieces in WRITERS[each](kept, passages, origin):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(folder / name, data.encode(), SHARED)
+            write_atomic(folder / name, map(str.encode, pieces), SHARED)
 
 
-Files = Iterator[tuple[str, str]]  # names and contents
+Files = Iterator[tuple[str, Iterable[str]]]  # names, and contents piece by piece
 
 
-def squad(kept: Sequence[Json], passages: Sequence[Passage], origin: str) -> Files:
+def squad(kept: pa.Table, passages: Sequence[Passage], origin: str) -> Files:
     """SQuAD 1.1: articles by title, in them passages with their questions."""
     articles: dict[str, dict[str, list[Json]]] = {}
-    for row in kept:
+    for row in _rows(kept.select(_SQUAD)):
         found = row["answers"]
         answers = [
             {"text": text, "answer_start": start}
@@ -105,25 +113,31 @@ def squad(kept: Sequence[Json], passages: Sequence[Passage], origin: str) -> Fil
         ]
         asked = articles.setdefault(row["title"], {}).setdefault(row["context"], [])
         asked.append({"id": row["id"], "question": row["question"], "answers": answers})
-    data = [
-        {"title": title, "paragraphs": [{"context": context, "qas": qas} for context, qas in contexts.items()]}
-        for title, contexts in articles.items()
-    ]
-    yield "squad.json", json.dumps({"version": "1.1", "origin": origin, "data": data}, ensure_ascii=False) + "\n"
+    yield "squad.json", _articles(articles, origin)
 
 
-def beir(kept: Sequence[Json], passages: Sequence[Passage], origin: str) -> Files:
+def _articles(articles: Mapping[str, Mapping[str, list[Json]]], origin: str) -> Iterator[str]:
+    yield _json({"version": "1.1", "origin": origin, "data": []}).removesuffix("]}")
+    for number, (title, contexts) in enumerate(articles.items()):
+        paragraphs = [{"context": context, "qas": qas} for context, qas in contexts.items()]
+        yield ", " * bool(number) + _json({"title": title, "paragraphs": paragraphs})
+    yield "]}\n"
+
+
+def beir(kept: pa.Table, passages: Sequence[Passage], origin: str) -> Files:
     """BEIR: every passage, the questions, and which passage is right for which, by split."""
-    said = {"origin": origin}
+    said, asked = {"origin": origin}, kept.select(["id", "question"])
     corpus = ({"_id": each.id, "title": each.title, "text": each.text, "metadata": said} for each in passages)
+    queries = ({"_id": row["id"], "text": row["question"], "metadata": said} for row in _rows(asked))
     yield "beir/corpus.jsonl", _lines(corpus)
-    yield "beir/queries.jsonl", _lines({"_id": row["id"], "text": row["question"], "metadata": said} for row in kept)
+    yield "beir/queries.jsonl", _lines(queries)
     for split in ("train", "test"):
-        judged = [f"{row['id']}\t{row['passage']}\t1\n" for row in kept if row["split"] == split]
-        yield f"beir/qrels/{split}.tsv", "".join(["query-id\tcorpus-id\tscore\n", *judged])
+        right = _rows(kept.filter(pc.equal(kept["split"], split)).select(["id", "passage"]))
+        judged = (f"{row['id']}\t{row['passage']}\t1\n" for row in right)
+        yield f"beir/qrels/{split}.tsv", chain(["query-id\tcorpus-id\tscore\n"], judged)
 
 
-def ragas(kept: Sequence[Json], passages: Sequence[Passage], origin: str) -> Files:
+def ragas(kept: pa.Table, passages: Sequence[Passage], origin: str) -> Files:
     """Samples of ragas: a question, its answer, and the passage that holds it."""
     rows = (
         {
@@ -131,31 +145,37 @@ def ragas(kept: Sequence[Json], passages: Sequence[Passage], origin: str) -> Fil
             "reference": row["answers"]["text"][0],
             "reference_contexts": [row["context"]],
         }
-        for row in kept
+        for row in _rows(kept.select(_SQUAD))
     )
     yield "ragas.jsonl", _lines(rows)
 
 
-def pairs(kept: Sequence[Json], passages: Sequence[Passage], origin: str) -> Files:
+def pairs(kept: pa.Table, passages: Sequence[Passage], origin: str) -> Files:
     """Triplets of the training split: a question, its passage, and a passage that BM25 likes and that lacks the answer.
 
     A question for which BM25 finds no such passage is left out.
     """
     index = Bm25(passage.text for passage in passages)
-    triplets = []
-    for row in kept:
-        best = index.ranked(row["question"])[:_NEGATIVES] if row["split"] == "train" else []
-        apart = (passages[place].text for place in best if not holds(passages[place].text, row["answers"]["text"][0]))
-        if negative := next(apart, None):
-            triplets.append({"anchor": row["question"], "positive": row["context"], "negative": negative})
-    yield "pairs.jsonl", _lines(triplets)
+
+    def triplets() -> Iterator[Json]:
+        for row in _rows(kept.filter(pc.equal(kept["split"], "train")).select(_SQUAD)):
+            best, answer = index.ranked(row["question"])[:_NEGATIVES], row["answers"]["text"][0]
+            apart = (passages[place].text for place in best if not holds(passages[place].text, answer))
+            if negative := next(apart, None):
+                yield {"anchor": row["question"], "positive": row["context"], "negative": negative}
+
+    yield "pairs.jsonl", _lines(triplets())
 
 
-def _lines(rows: Iterable[Json]) -> str:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+def _lines(rows: Iterable[Json]) -> Iterator[str]:
+    return (_json(row) + "\n" for row in rows)
 
 
-WRITERS: Mapping[Format, Callable[[Sequence[Json], Sequence[Passage], str], Files]] = {
+def _json(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+WRITERS: Mapping[Format, Callable[[pa.Table, Sequence[Passage], str], Files]] = {
     "squad": squad,
     "beir": beir,
     "ragas": ragas,
