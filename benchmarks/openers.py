@@ -22,7 +22,9 @@ from rayprivacy.generation.text_writers import is_degenerate, load_saved
 SEED, LONGEST, TRIED, LIKELIEST, AT_ONCE = 77, 5, 1500, 60, 64
 
 
-def more_texts(run: Path, recipe: Any, candidates: pa.Table, words: Any, count: int) -> tuple[pa.Table, pa.Table]:
+def more_texts(
+    run: Path, recipe: Any, candidates: pa.Table, users: dict[str, int], count: int
+) -> tuple[pa.Table, pa.Table]:
     """Tables like the candidates of texts as the run writes them, and behind openers; degenerate ones are left out."""
     model, config = load_saved(run / "model"), recipe.generation.model_copy(update={"seed": SEED, "texts": count})
     prompts = load_prompts(getattr(recipe, "prompts", None))
@@ -42,20 +44,20 @@ def more_texts(run: Path, recipe: Any, candidates: pa.Table, words: Any, count: 
         kept = [{"text": text, **row} for text, row in zip(texts, rows, strict=True) if not is_degenerate(text)]
         return pa.Table.from_pylist(kept, candidates.schema.remove_metadata())
 
-    return written(usual), written(openers(model, prompts, words, count))
+    return written(usual), written(openers(model, prompts, users, count))
 
 
-def openers(model: Any, prompts: list[str], words: Any, count: int) -> list[str]:
+def openers(model: Any, prompts: list[str], users: dict[str, int], count: int) -> list[str]:
     """As many openers, each with its word at the end."""
     cuts = sorted({" ".join(prompt.split()[:length]) for prompt in prompts for length in range(1, LONGEST + 1)})
     cuts = random.Random(SEED).sample(cuts, min(TRIED, len(cuts)))
-    chances = next_words(model, cuts, [each.word for each in words])
-    users = np.array([max(each.users.value, 1.0) for each in words])
+    words, shares = [*users], np.array([*users.values()])
+    chances = next_words(model, cuts, words)
     draw, found = np.random.default_rng(SEED), []
-    for word in draw.choice(len(words), count, p=users / users.sum()):
+    for word in draw.choice(len(words), count, p=shares / shares.sum()):
         best = np.argsort(-chances[:, word])[:LIKELIEST]
         place = draw.choice(best, p=chances[best, word] / chances[best, word].sum())
-        found.append(f"{cuts[place]} {words[word].word}")
+        found.append(f"{cuts[place]} {words[word]}")
     return found
 
 

@@ -93,8 +93,8 @@ def _share(texts: list[str], words: list[str]) -> float:
 def rows(run: Path, profile: Path, public: list[str], draws: int, openers: int) -> dict[str, Any]:
     """The figures of a run's candidates chosen with and without the words, over some draws of the noise."""
     recipe: Any = load_recipe(run / "recipe.yaml", [])
-    plan, sentences, known = method_of(recipe).planned(recipe), SentenceModel.packaged(), profile_of(str(profile))
-    released = [each.word for each in known.words[:MOST_WORDS]]
+    plan, sentences = method_of(recipe).planned(recipe), SentenceModel.packaged()
+    released = [each.word for each in profile_of(str(profile)).words[:MOST_WORDS]]
     private = [row for part in range(plan.parts) for rows in part_tables(run / "private/shards", part) for row in
                rows.select(["user", "text"]).to_pylist()]  # fmt: skip
     texts = [str(row["text"]) for row in private]
@@ -114,7 +114,8 @@ def rows(run: Path, profile: Path, public: list[str], draws: int, openers: int) 
         "with words": ((words := tuple(released)), candidates),
     }
     if openers:
-        usual, opened = more_texts(run, recipe, candidates, known.words[:MOST_WORDS], openers)
+        users = [max(each["users"]["value"], 1) for each in json.loads(profile.read_text())["words"][: len(released)]]
+        usual, opened = more_texts(run, recipe, candidates, dict(zip(released, users, strict=True)), openers)
         arms["with words, more candidates"] = (words, pa.concat_tables([candidates, usual]))
         arms["with words, openers"] = (words, pa.concat_tables([candidates, opened]))
     for name, (words, candidates) in arms.items():
