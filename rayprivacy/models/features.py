@@ -46,11 +46,16 @@ class Row:
 
     @property
     def positions(self) -> torch.Tensor:
-        """Position inside the document, int64 [row_tokens]."""
+        """Position inside the document, int64 [row_tokens]; 0 where the row is empty.
+
+        So no position is beyond those of the longest document. A rotary embedding of type 'dynamic' remembers the
+        largest that it has met: with padding numbered on, one user's short row could change the states of others.
+        """
         index = torch.arange(len(self.segment), device=self.segment.device)
         starts = torch.ones_like(self.segment, dtype=torch.bool)
         starts[1:] = self.segment[1:] != self.segment[:-1]
-        return index - torch.cummax(torch.where(starts, index, 0), 0).values
+        places = index - torch.cummax(torch.where(starts, index, 0), 0).values
+        return places.where(self.segment != PAD, 0)
 
     @property
     def mask(self) -> torch.Tensor:

@@ -18,6 +18,7 @@ equal surrogates in the whole release, and the reader sees that they are equal, 
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -214,10 +215,20 @@ def _part(part: str, kind: str, numbers: Iterator[int]) -> str:
     if part.isdigit() and len(part) == 1:
         return str(next(numbers) % 10)  # uniform up to 2^-60
     if not _LETTER.fullmatch(part):
-        return part if part.isascii() else "".join("x" if letter.isalnum() else letter for letter in part)
+        return part if part.isascii() else "".join(letter if _separates(letter) else "x" for letter in part)
     if kind == "date":
         return _like(_month(part, numbers), part)
     return "".join(_like(chr(ord("a") + next(numbers) % 26), letter) for letter in part)
+
+
+def _separates(letter: str) -> bool:
+    """Whether a character is layout: a mark of ASCII, a blank, dash or mark of punctuation, or a sign of a currency.
+
+    A vowel sign of Hindi is a combining mark and no letter, and says as much of a word as the letter in front of it.
+    """
+    if letter.isascii():
+        return not letter.isalnum()
+    return ord(letter) in _PLAIN or unicodedata.category(letter)[0] in "PZ" or unicodedata.category(letter) == "Sc"
 
 
 def _month(part: str, numbers: Iterator[int]) -> str:

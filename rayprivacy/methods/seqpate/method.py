@@ -68,7 +68,7 @@ def run(context: Context) -> Output:
         untrained, warm = public_side.warm_students(context.run, backbone, basis, rows, counter)
     spec = public_side.ensemble(context.run, backbone, context.model)
     with context.stage(plan.FEATURES):
-        # Every part passes through an actor, also one without users (see `encoding_job`).
+        # Counted are all parts, also those without users and those that are in the store (see `encoding_job`).
         deque(context.track(cache_features(spec, recipe.resources), plan.PARTS), maxlen=0)
     with teacher_pool(spec, recipe.resources) as pool:
         with context.stage(plan.TRAINING):

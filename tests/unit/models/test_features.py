@@ -8,13 +8,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.evaluation.language import row_nll
 from rayprivacy.methods.seqpate.students import adapted_model
 from rayprivacy.models import adapters
 from rayprivacy.models.adapters import HeadAdapter, public_basis
+from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import PAD, Encoded, Features, encode, layout, pack, side_by_side
 from rayprivacy.models.layers import ARCHITECTURES, lower_trunk, upper_trunk
 from rayprivacy.models.save import save_model
@@ -71,7 +72,7 @@ def test_pack_keeps_whole_documents_in_fixed_rows(docs, row_tokens, max_rows):
 def test_positions_masks_and_predictions_stay_inside_a_document(docs, row_tokens):
     for row in pack(docs, row_tokens, 4):
         expected_positions = [place for document in _documents(row) for place in range(len(document))]
-        assert row.positions[: len(expected_positions)].tolist() == expected_positions
+        assert row.positions.tolist() == [*expected_positions, *[0] * (row_tokens - len(expected_positions))]
         owner, mask = row.segment.tolist(), row.mask.tolist()
         for i in range(row_tokens):
             assert mask[i] == [j <= i and owner[i] == owner[j] for j in range(row_tokens)]
@@ -277,6 +278,23 @@ def two_threads():
 
 
 @pytest.mark.usefixtures("two_threads")
+def test_a_model_that_remembers_the_longest_row_reads_nobody_through_padding():
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=50, **size, **ends, max_position_embeddings=32, rope_parameters=rope)
+    )
+    backbone = Backbone(None, 0, 0, model=model.eval())
+
+    def states(*lengths):
+        return encode(backbone, [list(range(1, length + 1)) for length in lengths], 64, 8).hidden
+
+    alone = states(30, 30, 20)  # two rows, the second of which has 40 places of padding
+    states(30, 30, 5)
+    assert torch.equal(states(30, 30, 20), alone)
+
+
 @pytest.mark.parametrize("positions", [0, 1, adapters.BLOCK + 3])
 @pytest.mark.parametrize("vocabulary", [adapters.PIECES - 1, 101])
 def test_the_loss_and_its_gradient_are_those_of_torch(positions, vocabulary):

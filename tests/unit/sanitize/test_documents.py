@@ -106,6 +106,14 @@ def test_a_typed_value_is_found_and_made_up_anew_in_its_format(kind, coins):
         assert set(map(format_of, spelled)) == {format_of(value)}
 
 
+@pytest.mark.parametrize("signs", ["\u0940\u094b", "\u0301\u0308", "\u2764\u2620", "\U000e0041\U000e0042"])
+@pytest.mark.parametrize("kind", ["code", "phone"])
+def test_what_is_no_letter_and_says_something_is_made_up_too(coins, kind, signs):
+    first, second = (Surrogates(coins).make(kind, f"id12345\u0915{sign} \u20ac 7", 1, 2) for sign in signs)
+    assert first == second
+    assert first[7:-1] == "xx \u20ac "  # what separates is layout, and stays
+
+
 def test_digits_of_made_up_values_are_uniform(coins):
     surrogates = Surrogates(coins)
     digits = "".join(surrogates.make("card", "4111111111111111", tag, 0) for tag in range(1000))
