@@ -107,8 +107,11 @@ def test_the_texts_are_those_that_the_users_vote_for_once(whole):
     assert metrics["synthetic"]["match"]["candidates"] == 16
     assert set(metrics["synthetic"]["match"]["total_variation_to_votes"]) == {"topics", "lengths", "words"}
     (word, *shares), _ = metrics["synthetic"]["match"]["words"]
-    assert word in (out / "report-public.html").read_text()
     assert len(shares) == 3, "by the votes, of the candidates, and of the text"
+    (table,) = (each for each in metrics["exhibits"]["tables"] if each["title"].startswith("Released words"))
+    assert table["rows"][0][0] == word
+    assert table["internal"] is False
+    assert table["title"] in (out / "report.html").read_text()
     (votes,) = (out / "private").glob("votes-*")
     assert votes.stat().st_size == 8 * (MATCH["topics"] + LENGTHS + 1 + 2), "topics, lengths, no word or one of two"
     digest = digest_bytes((whole.folder / "profile.json").read_bytes())

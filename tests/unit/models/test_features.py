@@ -277,7 +277,6 @@ def two_threads():
     torch.set_num_threads(before)
 
 
-@pytest.mark.usefixtures("two_threads")
 def test_a_model_that_remembers_the_longest_row_reads_nobody_through_padding():
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
     size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -295,6 +294,7 @@ def test_a_model_that_remembers_the_longest_row_reads_nobody_through_padding():
     assert torch.equal(states(30, 30, 20), alone)
 
 
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("positions", [0, 1, adapters.BLOCK + 3])
 @pytest.mark.parametrize("vocabulary", [adapters.PIECES - 1, 101])
 def test_the_loss_and_its_gradient_are_those_of_torch(positions, vocabulary):
