@@ -72,7 +72,7 @@ PATTERNS = (
     ("code", rf"(?<!\d)\d{{3}}{_GAP}\d{{2}}{_GAP}\d{{4}}(?!\d)"),
     ("code", r"(?<![\w-])(?:\d{5,}|(?=[\w-]*\d[\w-]*\d)[a-z]{1,6}-?\d[a-z\d]*(?:-[a-z\d]+)*)(?![\w-])"),
 )
-_HINT = re.compile(r"\d|@|www\.|://")
+_HINT = re.compile(r"\d|@|www\.|://", re.IGNORECASE)
 _DIGITS, _RUN = re.compile(r"\d{5}"), re.compile(r"\S+")
 _DASHES = (*range(0x2010, 0x2014), 0x2212, 0xFE63, 0xFF0D)
 _UNSEEN = (0xAD, *range(0x200B, 0x200E), 0x2060, 0xFEFF)  # soft hyphens and what has no width stand between digits too
@@ -84,7 +84,7 @@ _LONG_DASH = re.compile(r"(?<=\d)[\u2014\u2015\ufe58](?=\d)|(?<=\d )[\u2014\u201
 class PatternDetector:
     """The patterns of this package; where two match the same characters, the one named first in `PATTERNS`."""
 
-    name = "patterns of rayprivacy, version 2"
+    name = "patterns of rayprivacy, version 3"
 
     def __init__(self, kinds: Iterable[str]) -> None:
         wanted = set(kinds)

@@ -114,6 +114,11 @@ def test_what_is_no_letter_and_says_something_is_made_up_too(coins, kind, signs)
     assert first[7:-1] == "xx \u20ac "  # what separates is layout, and stays
 
 
+@pytest.mark.parametrize("link", ["WWW.BANK.COM/MARY", "Www.bank.com/mary"])
+def test_a_link_in_capitals_is_found_in_a_text_without_a_digit(link):
+    assert PatternDetector(KINDS).find(f"it is {link} then") == [Span(6, 6 + len(link), "url")]
+
+
 def test_digits_of_made_up_values_are_uniform(coins):
     surrogates = Surrogates(coins)
     digits = "".join(surrogates.make("card", "4111111111111111", tag, 0) for tag in range(1000))
