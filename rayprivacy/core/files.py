@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,14 +20,14 @@ OWNER_ONLY, SHARED = 0o600, 0o644
 Json = dict[str, Any]  # an object of a JSON file
 
 
-def write_atomic(path: Path, data: bytes | Iterable[bytes], mode: int = OWNER_ONLY) -> None:
+def write_atomic(path: Path, data: bytes | Iterator[bytes], mode: int = OWNER_ONLY) -> None:
     """Write `data`, or its pieces as they come, beside `path`, flush it to disk, then rename it into place."""
     # Drawn, because process ids of two nodes may be equal, and both may write to one network file system.
     scratch = path.with_name(f".{path.name}.{int.from_bytes(os.urandom(8))}")
     try:
         handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(handle, "wb") as file:
-            file.writelines([data] if isinstance(data, bytes) else data)
+            file.writelines(data if isinstance(data, Iterator) else [data])  # a buffer of Arrow is no iterator
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)

@@ -157,3 +157,20 @@ def test_want_of_memory_is_said_whoever_says_it_and_nothing_else_is_taken_for_it
 def test_a_sealed_function_says_that_it_had_no_memory():
     with pytest.raises(ReleaseError, match=r"^reading was ended for want of memory"):
         Seal(ReleaseError, "try again").around("reading")(bytearray)(10**16)
+
+
+def test_a_file_is_written_of_bytes_a_buffer_or_pieces_and_never_in_part(tmp_path):
+    sink = pa.BufferOutputStream()
+    sink.write(b"whole")
+    for number, data in enumerate((b"whole", sink.getvalue(), iter([b"who", b"le"]))):
+        write_atomic(tmp_path / str(number), data)
+        assert (tmp_path / str(number)).read_bytes() == b"whole"
+
+    def broken():
+        yield b"half"
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_atomic(tmp_path / "0", broken())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
+    assert (tmp_path / "0").read_bytes() == b"whole"
