@@ -145,6 +145,8 @@ def in_actors(
         try:
             for number, result in map(_read, pool.iter_rows()):
                 del left[number]
+                if losses:
+                    gc.collect()  # once more: a thread of the lost pool may have held it until now
                 losses = 0
                 yield number, result
         except RayError as error:
