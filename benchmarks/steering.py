@@ -1,13 +1,13 @@
 """What the released words of a profile do to matched text: finished runs, whose candidates are chosen among again.
 
     python benchmarks/steering.py --runs runs/chat --profile runs/profile/profile.json --public PARQUET \\
-        [--openers 450] --json
+        [--openers] --json
 
 Each run has a `match` block without words, and its private folder, with the sums of its users' votes. Their votes for
 words are counted beside, and the noise of either mechanism is drawn from a seed, for figures that nobody may publish.
 So both rows have the same model, the same candidates, and the same charge: what differs is the choice. With `--openers`
-the released model also writes so many texts behind openers that end with a released word (openers.py), and as many as
-before, for two more rows: the choice among its candidates and either of them.
+the released model also writes as many texts as released words lack, behind openers as a run does (blocks/openers.py),
+and as many in its usual way, for two more rows: the choice among its candidates and either of them.
 
 Words are distinctive that are frequent in the corpus and not in the public text (a file with a column `text`): the
 hundred of the largest share times logarithm of the ratio of shares, each of three users or more. `held` is the share of
@@ -30,6 +30,7 @@ from safetensors.numpy import load_file
 
 from rayprivacy.blocks.match import _kept, cut
 from rayprivacy.blocks.match_plan import MATCH, MOST_WORDS, profile_of
+from rayprivacy.blocks.openers import missing
 from rayprivacy.corpus.content import content_words
 from rayprivacy.corpus.manifest import part_tables
 from rayprivacy.evaluation.embeddings import embed, open_embedding
@@ -90,7 +91,7 @@ def _share(texts: list[str], words: list[str]) -> float:
     return sum(not _words(text).isdisjoint(words) for text in texts) / len(texts)
 
 
-def rows(run: Path, profile: Path, public: list[str], draws: int, openers: int) -> dict[str, Any]:
+def rows(run: Path, profile: Path, public: list[str], draws: int, openers: bool) -> dict[str, Any]:
     """The figures of a run's candidates chosen with and without the words, over some draws of the noise."""
     recipe: Any = load_recipe(run / "recipe.yaml", [])
     plan, sentences = method_of(recipe).planned(recipe), SentenceModel.packaged()
@@ -114,8 +115,12 @@ def rows(run: Path, profile: Path, public: list[str], draws: int, openers: int) 
         "with words": ((words := tuple(released)), candidates),
     }
     if openers:
-        users = [max(each["users"]["value"], 1) for each in json.loads(profile.read_text())["words"][: len(released)]]
-        usual, opened = more_texts(run, recipe, candidates, dict(zip(released, users, strict=True)), openers)
+        shape = Shape(centres, words)
+        margins = Margins(shape.blocks, plan.stage(MATCH).mechanism.sigma, recipe.privacy.unit)
+        wanted = _wanted(margins, votes, 0)
+        lacking = missing(wanted[2], rarest(cut(candidates["text"].to_pylist(), wanted[1], 0), released))[1:]
+        usual, opened = more_texts(run, recipe, candidates, released, lacking)
+        found["openers"] = int(lacking.sum())
         arms["with words, more candidates"] = (words, pa.concat_tables([candidates, usual]))
         arms["with words, openers"] = (words, pa.concat_tables([candidates, opened]))
     for name, (words, candidates) in arms.items():
@@ -157,8 +162,7 @@ def _chosen(
     candidates: Any, recipe: Any, shape: Shape, margins: Margins, sums: Any, sentences: SentenceModel, seed: int
 ) -> list[str]:
     """What a run keeps of its candidates, for one draw of the noise."""
-    noise = np.random.default_rng(seed).normal(0, margins.noise_std_grid, margins.cells)
-    wanted = margins.split(margins.to_shares(np.rint(sums + noise).astype(np.int64)))
+    wanted = _wanted(margins, sums, seed)
     texts = cut(candidates["text"].to_pylist(), wanted[1], seed)
     cells = shape.cells(texts, sentences)
     if labels := recipe.corpus.labels:
@@ -167,6 +171,11 @@ def _chosen(
         wanted = [*wanted, np.bincount(coded, minlength=codes.cells) / len(coded)]
         cells = np.column_stack([cells, coded])
     return [texts[place] for place in _kept(texts, cells, wanted, recipe.generation.texts, seed)]
+
+
+def _wanted(margins: Margins, sums: Any, seed: int) -> list[Any]:
+    noise = np.random.default_rng(seed).normal(0, margins.noise_std_grid, margins.cells)
+    return margins.split(margins.to_shares(np.rint(sums + noise).astype(np.int64)))
 
 
 def _rounded(found: Any) -> Any:
@@ -181,7 +190,7 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, required=True)
     parser.add_argument("--public", type=Path, required=True, help="Parquet of public text, column text")
     parser.add_argument("--draws", type=int, default=3)
-    parser.add_argument("--openers", type=int, default=0, help="further texts, behind openers that end with a word")
+    parser.add_argument("--openers", action="store_true", help="further texts, behind openers that end with a word")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     public = pq.read_table(arguments.public)["text"].to_pylist()

@@ -5,7 +5,8 @@
     candidates -> as many as are wanted, in these shares -> released text               (free)
 
 With `words`, each text also votes for the rarest word in it of those that a profile released, or for none of them. They
-are public by then, as topics are; how many texts hold them is not, and a profile counts users and not texts.
+are public by then, as topics are; how many texts hold them is not, and a profile counts users and not texts. Words that
+candidates lack are then written behind openers (`blocks.openers`), before the choice.
 
 Topics: text of the released model is embedded by a public model and clustered, and each private text votes for the
 cluster nearest to it (Yu et al., ICML 2024, "Privacy-Preserving Instructions for Aligning Large Language Models"). Ours
@@ -43,12 +44,13 @@ import pyarrow.parquet as pq
 from safetensors.numpy import load, save
 
 from rayprivacy.blocks.match_plan import MATCH, MOST_WORDS, PARTS_VOTED, MatchConfig, profile_of
+from rayprivacy.blocks.openers import missing, opened
 from rayprivacy.core import errors, files, private
 from rayprivacy.core.console import Told, nobody
 from rayprivacy.corpus.manifest import owners_of, part_tables
 from rayprivacy.evaluation.fidelity import total_variation
-from rayprivacy.evaluation.shape import LENGTHS, Shape, lengths
-from rayprivacy.generation.codes import Codes
+from rayprivacy.evaluation.shape import LENGTHS, Shape, lengths, rarest
+from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.models.sentences import SentenceModel, packaged_on_one_thread
 from rayprivacy.release.histogram import Margins, summed
 from rayprivacy.runs import directory, method
@@ -85,18 +87,21 @@ def match_texts(
     Raises:
         BudgetRefusedError: the account has less left than the votes cost.
     """
+    codes = codes or Codes(CodesConfig(), ())
     with context.stage(MATCH):
         candidates, seed = pq.read_table(text_file(context.run, match)), context.recipe.seed
-        whole, sentences = candidates["text"].to_pylist(), SentenceModel.packaged()
-        shape = _shape(context, match, whole, sentences)
+        sentences = SentenceModel.packaged()
+        shape = _shape(context, match, candidates["text"].to_pylist(), sentences)
         margins: Margins = replace(context.plan.stage(MATCH).mechanism, blocks=shape.blocks)
         question = shape.question(sentences)
         votes = _votes_of_corpus(context, shape, margins, question)
         wanted = margins.split(context.release_histogram(MATCH, margins, votes, question=question).value)
+        candidates = _with_words(context, match, shape, candidates, wanted, codes)
+        whole = candidates["text"].to_pylist()
         texts = cut(whole, wanted[1], seed)
         cells = shape.cells(texts, sentences)
         sides, shares = cells, wanted
-        if codes is not None and codes.columns:
+        if codes.columns:
             coded = [[codes.index(row)] for row in candidates.select(codes.columns).to_pylist()]
             sides, shares = np.hstack([cells, np.array(coded, np.int64)]), [*wanted, code_shares]
         places = _kept(texts, sides, shares, count, seed)
@@ -106,6 +111,20 @@ def match_texts(
     of_words = [np.round(each[-1][1:], 4).tolist() for each in (wanted[: len(shape.blocks)], *found)]
     words = {"words": [*zip(shape.words, *of_words, strict=True)]} if shape.words else {}
     return {"candidates": len(whole), "total_variation_to_votes": _distances(wanted, *found), **words}
+
+
+def _with_words(
+    context: RunContext[Any], match: MatchConfig, shape: Shape, candidates: pa.Table, wanted: list[Shares], codes: Codes
+) -> pa.Table:
+    """The candidates, and as many more as lack a released word to have what the votes say of it."""
+    if not shape.words:
+        return candidates
+    texts = cut(candidates["text"].to_pylist(), wanted[1], context.recipe.seed)
+    lacking = missing(wanted[-1], rarest(texts, shape.words))[1:]
+    if not lacking.any():
+        return candidates
+    more = opened(context, text_file(context.run, match), shape.words, lacking, codes)
+    return pa.concat_tables([candidates, more])
 
 
 def exhibits(figures: Mapping[str, Any]) -> list[method.Table]:

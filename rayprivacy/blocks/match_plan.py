@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from rayprivacy.accounting.accountant import epsilon
+from rayprivacy.blocks.writing_plan import Writing
 from rayprivacy.core import config, errors, units
 from rayprivacy.core.files import Json
 from rayprivacy.models.sources import sentence_weights
@@ -22,9 +23,10 @@ from rayprivacy.runs.profiled import WORDS, Profile, read_profile
 from rayprivacy.runs.recipe import FREE, Recipe
 
 MATCH = "topics and lengths"
-PARTS_VOTED = "parts_voted"
+PARTS_VOTED, TEXTS_OPENED = "parts_voted", "texts_opened"
 MOST_WORDS = 100  # that are voted for: the commonest
 _EMBEDDINGS = 2  # of each candidate: when topics are made, and when it is cut
+_OPENED = 0.25  # of the candidates, for estimates of time: how many are written besides for words that they lack
 
 
 class MatchConfig(config.Config):
@@ -33,7 +35,8 @@ class MatchConfig(config.Config):
     Attributes:
         candidates: texts that the released model writes for each one that is kept; which are kept is free.
         topics: clusters of these texts by meaning, of which each private text votes for the nearest.
-        words: `profile.json` of a finished profile, whose released words are voted for as well; None leaves them out.
+        words: `profile.json` of a finished profile, whose released words are voted for as well, and written where the
+            candidates lack them; None leaves them out.
         noise_multiplier: sigma of the votes by topic and length, noise std / L2 sensitivity; None lets a recipe
             take 5, or more where its epsilon is below 3 (see `release.small_votes`).
     """
@@ -121,6 +124,10 @@ class Match(Block):
         words = f"; words of {match.words}" if match.words else ""
         detail = f"one Gaussian release of multiplier {match.sigma:g}{words}; {kept}"
         work = (Work(PARTS_VOTED, self.parts),)
+        if match.words:  # how many texts lack one is known when the votes are
+            writing = recipe.generation.model_copy(update={"texts": math.ceil(_OPENED * candidates)})
+            (written,) = Writing(MATCH, writing, TEXTS_OPENED).stages(recipe)
+            work, efforts = (*work, *written.work), (*efforts, *written.efforts)
         return (Stage(MATCH, "private text", detail, (margins.event,), work=work, efforts=efforts, mechanism=margins),)
 
     def assumptions(self, recipe: MatchedRecipe) -> tuple[Placed, ...]:

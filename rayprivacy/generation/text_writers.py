@@ -166,7 +166,7 @@ class WritingTask:
     engine: EngineName
     threads: int  # of an actor
     ready: Path  # the folder that the engine reads: `model_dir`, or what the engine made of it
-    begun: bool = False  # whether each text begins with its prompt
+    begun: bool = False  # whether each text begins with the last line of its prompt
     structure: Structure | None = None  # what is asked of the texts in place of not being degenerate
     names: frozenset[str] = frozenset()  # of a structure that the prompts are written in
     whole: str = ""  # what stands in texts, a mark say, and is left out where a text ends inside of it
@@ -221,14 +221,27 @@ def _by_transformers(task: WritingTask, matcher: Matcher | None = None) -> Conti
 
 
 def _texts(documents: Documents, sampler: Sampler, task: WritingTask) -> Continue:
-    """What a sampler writes after each prompt, as text; with the prompt if the text has begun with it."""
+    """What a sampler writes after each prompt, as text; with its last line if the text has begun with it."""
 
     def continued(prompts: list[str], config: SamplingConfig) -> list[str]:
         written = zip(prompts, sampler(prompts, config), strict=True)
-        texts = (documents.text(ids) if task.begun else documents.text_after(prompt, ids) for prompt, ids in written)
+        texts = (
+            without_lines(prompt, documents.text(ids)) if task.begun else documents.text_after(prompt, ids)
+            for prompt, ids in written
+        )
         return [without_part(text, task.whole) for text in texts]
 
     return continued
+
+
+def without_lines(prompt: str, text: str) -> str:
+    """A text that begins with a prompt, without all lines of the prompt but the last.
+
+    >>> without_lines("topic: soup\\nI like", "topic: soup\\nI like it.\\nYes")
+    'I like it.\\nYes'
+    """
+    lines = prompt.count("\n")
+    return text.split("\n", lines)[-1].strip()
 
 
 def without_part(text: str, whole: str) -> str:

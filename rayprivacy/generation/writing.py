@@ -91,10 +91,10 @@ def write_samples(
     Ray must be started, and all nodes see the folder of the model, which `save_model` left. Rows are in the order of
     the prompts; the counts are in the file's metadata as well.
 
-    Prompts are (cell, prompt), context and no part of the text unless it has `begun` with it; `codes` labels cells. Of
-    `config` neither `texts` nor `prompt_words` is used. More than one of an actor's `threads` may change texts. All
-    nodes see the `workspace`, by default that of `out`, where an engine converts the model. By `source`, the name of
-    model and prompts, a file of others is known again, and blocks of a killed run are taken over. Texts need a
+    Prompts are (cell, prompt), context and no part of the text unless it has `begun` with its last line; `codes` labels
+    cells. Of `config` neither `texts` nor `prompt_words` is used. More than one of an actor's `threads` may change
+    texts. All nodes see the `workspace`, by default that of `out`, where an engine converts the model. By `source`, the
+    name of model and prompts, a file of others is known again, and blocks of a killed run are taken over. Texts need a
     `structure` in place of not being degenerate; one with one of the `names` of its prompt's structure behind a
     bracket is dropped. A text that ends inside of what is `whole` ends in front of it. Several files of one model share
     what is `ready` (`made_ready`). `progress` has how many texts were sampled, dropped ones included.

@@ -70,6 +70,10 @@ class ProgressGauges:
         self._set("progress_total", what, total)
         self._tell(what, done, total)
 
+    def expect(self, what: str, total: int) -> None:
+        """Say how much there is of a count that the plan could only guess."""
+        self._totals[what] = total
+
     def steps(self, nominal_tokens: float, total: int | None = None) -> Callable[[int], None]:
         """A function to report how many steps of DP-SGD are done, of `total` or, without it, as the plan says."""
         pace, known = _Pace(), self._totals[STEPS_DONE]

@@ -102,9 +102,11 @@ def test_the_texts_are_those_that_the_users_vote_for_once(whole):
     assert certificate["stages"][-1]["epsilon"] <= certificate["epsilon"] * (1 + 1e-6)
     found, candidates = texts(out / "synthetic.parquet"), texts(out / "public" / "candidates.parquet")
     assert (len(found), len(candidates)) == (8, 16)
+    if (more := out / "public" / "opened.parquet").exists():  # the noise of the votes says whether words are lacking
+        candidates += texts(more)
     assert all(any(each.startswith(text) for each in candidates) for text in found), "whole, or cut after a sentence"
     assert metrics["synthetic"]["texts"] == 8
-    assert metrics["synthetic"]["match"]["candidates"] == 16
+    assert metrics["synthetic"]["match"]["candidates"] == len(candidates)
     assert set(metrics["synthetic"]["match"]["total_variation_to_votes"]) == {"topics", "lengths", "words"}
     (word, *shares), _ = metrics["synthetic"]["match"]["words"]
     assert len(shares) == 3, "by the votes, of the candidates, and of the text"

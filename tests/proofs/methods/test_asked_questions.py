@@ -71,6 +71,7 @@ class Desk:
     corpus: str = digest_json("corpus")
     numbers: Any = field(default_factory=count)
     said: StringIO = field(default_factory=StringIO)
+    lacking: list[list[int]] = field(default_factory=list)  # how many texts words lacked, by each match of texts
 
     def recipe(self, **blocks):
         data = {"corpus": {"user": "who"}, "model": {"base": str(self.base), "dtype": "float32"}, **blocks}
@@ -84,7 +85,7 @@ class Desk:
         run = self.run(recipe)
         plan = plan or method_of(run.recipe).planned(run.recipe)
         self.account(plan.protection)
-        progress: Any = SimpleNamespace(show=lambda *_: None)
+        progress: Any = SimpleNamespace(show=lambda *_: None, expect=lambda *_: None)
         context = RunContext(run, plan, lambda: self.ledger, load_key(Path(recipe.privacy.key)), progress)
         context.corpus = SimpleNamespace(corpus_digest=lambda _: self.corpus, version="")  # type: ignore[assignment]
         self.patch.setattr(RunContext, "shard", lambda self: None)
@@ -129,6 +130,12 @@ def match_votes(desk, changed, bit):
     if changed == "model":
         desk.patch.setattr(SentenceModel, "digest", digest_json("another"))
     context = desk.context(recipe)
+
+    def opened(_context, path, _words, lacking, _codes):  # nothing: there is no model to write it
+        desk.lacking.append(lacking.tolist())
+        return pq.read_table(path).slice(0, 0)
+
+    desk.patch.setattr(matching, "opened", opened)
     pq.write_table(pa.table({"text": texts}), context.run.public("candidates.parquet"))
     matching.match_texts(context, recipe.match, 2)
     return str(context.recipe.release_id)
@@ -314,6 +321,16 @@ def test_a_run_goes_on_with_the_released_words_that_it_began_with_and_names_them
     write_profile(path, "cat", "dog")
     assert matching._words(context, recipe.match) == ("cat", "dog")
     assert matching._words(context, recipe.match.model_copy(update={"words": None})) == ()
+
+
+def test_words_that_are_written_besides_are_those_that_the_released_votes_lack(desk):
+    released = np.array([9, 9, *[1] * matching.LENGTHS, 2, 2, 9]) / 10
+    desk.patch.setattr(RunContext, "release_histogram", lambda *_, **__: SimpleNamespace(value=released))
+    for bit in (0, 50 * SCALE):
+        match_votes(desk, "", bit)
+    first, second = desk.lacking
+    assert first == second, "the sums are others, and what was released of them is not"
+    assert first[1] > 0
 
 
 def test_figures_are_made_of_nothing_but_what_the_ledger_stored(desk):
