@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import Json
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.spelling import ids_of
@@ -30,13 +29,12 @@ from rayprivacy.questions.evidence_reader import (
 )
 from rayprivacy.questions.keep import Mask, candidates, measured, selection
 from rayprivacy.questions.overlap import Idf, words
-from rayprivacy.questions.public import Pair, Row, held_out, row_of, rows_of_annotations, rows_of_pairs
+from rayprivacy.questions.public import MEASURED, Pair, Row, learnt_from, row_of
 from rayprivacy.questions.settings import QuestionsConfig
 from rayprivacy.questions.value import Feedback, Learning, ranks, values
 
 EPOCHS, ORDERS = 3, 3  # of training, and orders of it over which a reader that judges is averaged
 REWARDING = 0.6  # of the annotated passages
-MEASURED = "measured"
 Columns = dict[str, npt.NDArray[Any]]
 
 
@@ -54,9 +52,7 @@ class Sets:
         asked: pa.Table, backbone: Backbone, pairs: Sequence[Pair], annotated: Sequence[Json], seed: int
     ) -> "Sets":
         """What is known where questions were asked; a tenth of the pairs is set apart where nothing is annotated."""
-        source, others = rows_of_pairs(pairs), rows_of_annotations(annotated)
-        if not others:
-            source, others = held_out(source, seed)
+        source, others = learnt_from(pairs, annotated, seed)
         written = [
             row_of(row["question"], row["context"], row["evidence_start"])
             for row in asked.select(["question", "context", "evidence_start"]).to_pylist()
@@ -181,11 +177,6 @@ class Choosing:
             found["likelihood"] = self.likelihood
         seen = features(written, reader)
         good, bad = features(annotated, reader), features(misplaced(annotated, dice), reader)
-        if by in ("classifier", "ranking") and not len(bad):
-            raise ConfigError(
-                f"questions.keep.by is '{by}', which learns from other sentences of annotated passages, and these have"
-                " one each: annotate longer ones, or choose another."
-            )
         for name, loss in (("classifier", as_classes), ("ranking", as_ranking)):
             if by in (name, MEASURED) and len(bad):
                 found[name] = contrasted(good, bad, loss, dice)(seen)

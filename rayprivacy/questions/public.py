@@ -20,7 +20,8 @@ from rayprivacy.corpus.sources import filesystem_of, locate
 from rayprivacy.questions.passages import sentences, windows
 from rayprivacy.questions.settings import PairsConfig
 
-LEAST_PAIRS = 10
+LEAST_PAIRS, LEAST_MEASURED = 10, 5
+MEASURED, CONTRASTS = "measured", ("classifier", "ranking")  # selections
 ANNOTATIONS = "questions.value.annotations"
 Pair = tuple[str, str]  # an evidence, and a question about it
 _KEYS = {"source": "questions.pairs.source", "text": "questions.pairs.evidence", "labels": "questions.pairs.question"}
@@ -71,6 +72,31 @@ def held_out(rows: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:
     order = np.random.default_rng([seed, len(groups)]).permutation(len(groups))
     held = {groups[place] for place in order[: max(1, len(groups) // _HELD)]}
     return [row for row in rows if row.group not in held], [row for row in rows if row.group in held]
+
+
+def learnt_from(pairs: Sequence[Pair], annotated: Sequence[Json], seed: int) -> tuple[list[Row], list[Row]]:
+    """Rows that readers learn from, and those that a selection learns from: annotations, or a tenth of the pairs."""
+    rows = rows_of_pairs(pairs)
+    return (rows, rows_of_annotations(annotated)) if annotated else held_out(rows, seed)
+
+
+def check_selection(by: str, source: Sequence[Row], learnt: Sequence[Row]) -> None:
+    """Refuse a selection that what it learns from, beside what readers learn from, cannot teach or judge."""
+    if not source:
+        raise ConfigError(
+            f"questions.pairs are about {_WINDOW} sentences at most, of which none are left to learn from where a tenth"
+            f" of the pairs takes the place of {ANNOTATIONS}: name these, or give pairs about more sentences."
+        )
+    if by in CONTRASTS and all(len(row.sentences) == 1 for row in learnt):
+        raise ConfigError(
+            f"questions.keep.by is '{by}', which learns from other sentences of annotated passages, and these have"
+            " one each: annotate longer ones, or choose another."
+        )
+    if by == MEASURED and len(learnt) < LEAST_MEASURED:
+        raise ConfigError(
+            f"questions.keep.by is '{by}', and {len(learnt)} of the questions.pairs, a tenth, would say which selection"
+            f" is best: name {ANNOTATIONS}, or pairs of which a tenth are {LEAST_MEASURED} or more, or choose another."
+        )
 
 
 def annotations(source: str) -> list[Json]:

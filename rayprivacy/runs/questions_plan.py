@@ -12,7 +12,7 @@ from rayprivacy.core.files import Json, read_json
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.generation.settings import require_engine
 from rayprivacy.questions.bases import check_bases
-from rayprivacy.questions.public import annotations, public_pairs
+from rayprivacy.questions.public import annotations, check_selection, learnt_from, public_pairs
 from rayprivacy.questions.settings import QuestionsConfig, QuestionsKeys, parse_questions
 from rayprivacy.runs.files import OF_QUESTIONS, Overrides, lines_named, overridden, read_mapping
 from rayprivacy.runs.plan import Stage
@@ -92,7 +92,7 @@ def check_questions(settings: QuestionsConfig, corpus: CorpusConfig | None = Non
             "questions.judge is set and questions.value.annotations is not, from whose answers a judge learns: name"
             " public annotations, or set questions.judge to null."
         )
-    if settings.pairs is not None:
-        public_pairs(settings.pairs)
-    if annotated is not None:
-        annotations(annotated)
+    pairs = [] if settings.pairs is None else public_pairs(settings.pairs)
+    answered = [] if annotated is None else annotations(annotated)
+    if pairs:
+        check_selection(by, *learnt_from(pairs, answered, settings.seed))

@@ -195,6 +195,33 @@ def test_few_pairs_and_missing_packages_are_refused(keys, tmp_path, monkeypatch)
         check_questions(parsed(keys))
 
 
+@pytest.mark.parametrize("by", ["classifier", "ranking"])
+def test_annotations_of_one_sentence_teach_no_contrast(by, keys, tmp_path):
+    one = {"title": "Mills", "context": "It has nine workers.", "answers": {"text": ["nine"], "answer_start": [7]}}
+    few = [one | {"question": f"how many, {number}?"} for number in range(12)]
+    pq.write_table(pa.Table.from_pylist(few), tmp_path / "few.parquet")
+    named = {"value__annotations": str(tmp_path / "few.parquet"), "keep__by": by}
+    with pytest.raises(ConfigError, match=rf"keep\.by is '{by}', which learns from other sentences of annotated"):
+        check_questions(parsed(keys, **named))
+    longer = [*few[:-1], few[-1] | {"context": "It has nine workers. They sing."}]
+    pq.write_table(pa.Table.from_pylist(longer), tmp_path / "few.parquet")
+    check_questions(parsed(keys, **named))
+
+
+def test_a_measured_choice_needs_questions_that_judge(keys, tmp_path):
+    unannotated = {"keep__by": "measured", "value__annotations": None, "judge": None}
+    check_questions(parsed(keys, **unannotated))
+    few = [{"sentence": f"They sing {at % 7} songs.", "question": f"how many, {at}?"} for at in range(10)]
+    for own, says in (
+        (few, r"keep\.by is 'measured', and 2 of the questions\.pairs, a tenth, would say which selection is best"),
+        ([few[0]] * 10, r"questions\.pairs are about 5 sentences at most, of which none are left to learn from"),
+    ):
+        pq.write_table(pa.Table.from_pylist(own), tmp_path / "pairs.parquet")
+        with pytest.raises(ConfigError, match=says):
+            check_questions(parsed(keys, seed=1, **unannotated))
+        check_questions(parsed(keys, seed=1, keep__by="measured"))
+
+
 @pytest.mark.parametrize("learns", ["clozes", "pairs"])
 def test_too_few_passages_for_a_retriever_are_refused_before_anything_is_learnt(learns, keys, tmp_path):
     """Of ten texts one is of the test, and its passage is not learnt from."""
