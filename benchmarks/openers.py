@@ -20,30 +20,35 @@ SEED = 77
 
 
 def more_texts(
-    run: Path, recipe: Any, candidates: pa.Table, words: list[str], lacking: npt.NDArray[np.int64]
-) -> tuple[pa.Table, pa.Table]:
-    """Tables like the candidates, of as many texts as words lack: as the run writes them, and behind openers."""
+    run: Path, recipe: Any, candidates: pa.Table, words: list[str], lacking: npt.NDArray[np.int64], usually: bool
+) -> pa.Table:
+    """A table like the candidates, of as many texts as words lack: as the run writes them, or behind openers."""
     model, count = load_saved(run / "model"), int(lacking.sum())
     config = recipe.generation.model_copy(update={"seed": SEED, "texts": count})
     codes = Codes(recipe.codes, recipe.corpus.labels) if recipe.corpus.labels else Codes(CodesConfig(), ())
-    begun = beginnings_of(candidates, codes, SEED)
-    chances = chances_of(model, [codes.text(cell) + text for cell, text in begun], words)
-    places = np.random.default_rng(SEED).integers(0, len(candidates), count)
-    rows = candidates.select(codes.columns).take(pa.array(places)).to_pylist() if codes.columns else []
-    cells = [codes.index(row) for row in rows] or [0] * count
-    usual = [""] * count if codes.columns else cut_prompts(load_prompts(getattr(recipe, "prompts", None)), config)
 
-    def written(prompts: list[tuple[int, str]]) -> pa.Table:
-        coded = [codes.text(cell) + own for cell, own in prompts]
-        texts = [
-            without_lines(prompt, model.text(ids))
-            for prompt, ids in zip(coded, sample(model.model, model, coded, config), strict=True)
-        ]
-        kept = [
-            {"text": text, **codes.labels(cell)}
-            for text, (cell, _) in zip(texts, prompts, strict=True)
-            if not is_degenerate(text)
-        ]
-        return pa.Table.from_pylist(kept, candidates.schema.remove_metadata())
+    def usual() -> list[tuple[int, str]]:
+        if not codes.columns:
+            cut = cut_prompts(load_prompts(getattr(recipe, "prompts", None)), config)
+            return [(0, prompt) for prompt in cut]
+        places = np.random.default_rng(SEED).integers(0, len(candidates), count)
+        rows = candidates.select(codes.columns).take(pa.array(places)).to_pylist()
+        return [(codes.index(row), "") for row in rows]
 
-    return written([*zip(cells, usual, strict=True)]), written(drawn(begun, chances, words, lacking, SEED))
+    def opened() -> list[tuple[int, str]]:
+        begun = beginnings_of(candidates, codes, SEED)
+        chances = chances_of(model, [codes.text(cell) + text for cell, text in begun], words)
+        return drawn(begun, chances, words, lacking, SEED)
+
+    prompts = usual() if usually else opened()
+    coded = [codes.text(cell) + own for cell, own in prompts]
+    texts = [
+        without_lines(prompt, model.text(ids))
+        for prompt, ids in zip(coded, sample(model.model, model, coded, config), strict=True)
+    ]
+    kept = [
+        {"text": text, **codes.labels(cell)}
+        for text, (cell, _) in zip(texts, prompts, strict=True)
+        if not is_degenerate(text)
+    ]
+    return pa.Table.from_pylist(kept, candidates.schema.remove_metadata())

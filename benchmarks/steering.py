@@ -1,13 +1,13 @@
 """What the released words of a profile do to matched text: finished runs, whose candidates are chosen among again.
 
     python benchmarks/steering.py --runs runs/chat --profile runs/profile/profile.json --public PARQUET \\
-        [--openers] --json
+        [--openers [--usual]] --json
 
 Each run has a `match` block without words, and its private folder, with the sums of its users' votes. Their votes for
 words are counted beside, and the noise of either mechanism is drawn from a seed, for figures that nobody may publish.
 So both rows have the same model, the same candidates, and the same charge: what differs is the choice. With `--openers`
 the released model also writes as many texts as released words lack, behind openers as a run does (blocks/openers.py),
-and as many in its usual way, for two more rows: the choice among its candidates and either of them.
+and with `--usual` as many in its usual way, for more rows: the choice among its candidates and these.
 
 Words are distinctive that are frequent in the corpus and not in the public text (a file with a column `text`): the
 hundred of the largest share times logarithm of the ratio of shares, each of three users or more. `held` is the share of
@@ -19,6 +19,7 @@ import json
 import math
 import statistics
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def _share(texts: list[str], words: list[str]) -> float:
     return sum(not _words(text).isdisjoint(words) for text in texts) / len(texts)
 
 
-def rows(run: Path, profile: Path, public: list[str], draws: int, openers: bool) -> dict[str, Any]:
+def rows(run: Path, profile: Path, public: list[str], draws: int, openers: bool, usual: bool) -> dict[str, Any]:
     """The figures of a run's candidates chosen with and without the words, over some draws of the noise."""
     recipe: Any = load_recipe(run / "recipe.yaml", [])
     plan, sentences = method_of(recipe).planned(recipe), SentenceModel.packaged()
@@ -119,10 +120,11 @@ def rows(run: Path, profile: Path, public: list[str], draws: int, openers: bool)
         margins = Margins(shape.blocks, plan.stage(MATCH).mechanism.sigma, recipe.privacy.unit)
         wanted = _wanted(margins, votes, 0)
         lacking = missing(wanted[2], rarest(cut(candidates["text"].to_pylist(), wanted[1], 0), released))[1:]
-        usual, opened = more_texts(run, recipe, candidates, released, lacking)
         found["openers"] = int(lacking.sum())
-        arms["with words, more candidates"] = (words, pa.concat_tables([candidates, usual]))
-        arms["with words, openers"] = (words, pa.concat_tables([candidates, opened]))
+        for name, usually in (("with words, more candidates", True), ("with words, openers", False)):
+            if usual or not usually:
+                more = more_texts(run, recipe, candidates, released, lacking, usually)
+                arms[name] = (words, pa.concat_tables([candidates, more]))
     for name, (words, candidates) in arms.items():
         shape = Shape(centres, words)
         margins = Margins(shape.blocks, plan.stage(MATCH).mechanism.sigma, recipe.privacy.unit)
@@ -140,9 +142,15 @@ def _quality(real: list[str], kept: list[str], side: str) -> dict[str, float]:
     """How near the embeddings of kept texts, or of as many of other users, are to those of real ones."""
     config = EvaluationConfig(embeddings=("minilm-l6",), base=None, max_texts=2 * len(kept))
     drawn = draw(plain(real), plain(kept), None, config)
-    ours, theirs = embed([drawn.real.texts, drawn.synthetic.texts], open_embedding("minilm-l6"), config.seed)
+    ours, theirs = (_embedded(tuple(each.texts), config.seed) for each in (drawn.real, drawn.synthetic))
     found = _fidelity_rows(drawn, {"minilm-l6": Features(ours, theirs, None)}, config)
     return {row["name"]: row[side] for row in (each.plain() for each in found) if row["name"] in FIGURES}
+
+
+@lru_cache(4)
+def _embedded(texts: tuple[str, ...], seed: int) -> Any:
+    (found,) = embed([[*texts]], open_embedding("minilm-l6"), seed)
+    return found
 
 
 def _means(rows: list[dict[str, float]]) -> dict[str, float]:
@@ -191,11 +199,13 @@ def main() -> None:
     parser.add_argument("--public", type=Path, required=True, help="Parquet of public text, column text")
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--openers", action="store_true", help="further texts, behind openers that end with a word")
+    parser.add_argument("--usual", action="store_true", help="with --openers: as many texts more without any, besides")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     public = pq.read_table(arguments.public)["text"].to_pylist()
     found = [
-        _rounded(rows(run, arguments.profile, public, arguments.draws, arguments.openers)) for run in arguments.runs
+        _rounded(rows(run, arguments.profile, public, arguments.draws, arguments.openers, arguments.usual))
+        for run in arguments.runs
     ]
     print(json.dumps({"rows": found}, indent=1) if arguments.json else "\n".join(map(str, found)))
 

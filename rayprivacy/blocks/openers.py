@@ -32,7 +32,7 @@ from rayprivacy.models.quiet import trim_memory
 from rayprivacy.runs import directory
 from rayprivacy.runs.context import RunContext
 
-LONGEST, TRIED, LIKELIEST, AT_ONCE = 5, 500, 20, 64
+LONGEST, TRIED, LIKELIEST, AT_ONCE = 5, 500, 20, 16
 _TINY = 1e-30  # all chances of a word may be 0 in float32
 Begun = tuple[int, str]  # a cell of control codes, and the first words of a text of it
 
