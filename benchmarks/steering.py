@@ -19,7 +19,6 @@ import json
 import math
 import statistics
 from collections import Counter
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -142,15 +141,9 @@ def _quality(real: list[str], kept: list[str], side: str) -> dict[str, float]:
     """How near the embeddings of kept texts, or of as many of other users, are to those of real ones."""
     config = EvaluationConfig(embeddings=("minilm-l6",), base=None, max_texts=2 * len(kept))
     drawn = draw(plain(real), plain(kept), None, config)
-    ours, theirs = (_embedded(tuple(each.texts), config.seed) for each in (drawn.real, drawn.synthetic))
+    ours, theirs = embed([drawn.real.texts, drawn.synthetic.texts], open_embedding("minilm-l6"), config.seed)
     found = _fidelity_rows(drawn, {"minilm-l6": Features(ours, theirs, None)}, config)
     return {row["name"]: row[side] for row in (each.plain() for each in found) if row["name"] in FIGURES}
-
-
-@lru_cache(4)
-def _embedded(texts: tuple[str, ...], seed: int) -> Any:
-    (found,) = embed([[*texts]], open_embedding("minilm-l6"), seed)
-    return found
 
 
 def _means(rows: list[dict[str, float]]) -> dict[str, float]:
