@@ -1,5 +1,7 @@
-"""Wall and CPU seconds of a call, with those of all processes that this one has started."""
+"""What a call takes: wall and CPU seconds, with those of all processes that it has started, and memory."""
 
+import multiprocessing
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -32,6 +34,17 @@ def timed(call: Callable[[], Any]) -> tuple[float, float]:
         thread.join()
     seconds.update(_seconds())
     return wall, sum(spent - before.get(process, 0.0) for process, spent in seconds.items())
+
+
+def in_a_process(call: Callable[..., Any], *arguments: Any) -> Any:
+    """The answer of a call in a process of its own, so that it inherits nobody's memory or threads."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(call, arguments)
+
+
+def peak_mb() -> float:
+    """The most memory that this process has held so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _seconds() -> Seconds:

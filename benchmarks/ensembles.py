@@ -3,15 +3,19 @@
 from collections import deque
 from pathlib import Path
 
+import torch
+
 from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.corpus.manifest import read_holdout
 from rayprivacy.corpus.shards import shard_corpus
 from rayprivacy.methods.seqpate.public_side import FIRST, bases, ensemble, pseudo_rows, warm_students
 from rayprivacy.methods.seqpate.students import Student
+from rayprivacy.models.adapters import Basis
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode, join
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.runs.directory import Run
+from rayprivacy.teachers.encoding import shards_of
 from rayprivacy.teachers.encoding_job import cache_features
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
@@ -72,3 +76,13 @@ def before_features(
         rows = pseudo_rows(run, backbone, prompts, backbone.model, FIRST)
         base, warm = warm_students(run, backbone, bases(run, backbone, rows), rows)
     return rows, base, warm, ensemble(run, backbone, model or run.recipe.model)
+
+
+def learnt_tokens(spec: GroupSpec) -> int:
+    """Examples that all teachers learn from, each counted as often as it is seen."""
+    shortlist, total = Basis.load(spec.basis).shortlist, 0
+    for part in range(spec.teachers.parts):
+        for names in shards_of(spec, spec.teachers.members(part)):
+            targets = join(spec.store.read(names), spec.teachers.row_tokens, 0).examples.targets
+            total += spec.teachers.steps(int(torch.isin(targets, shortlist).sum())) * spec.teachers.batch
+    return total

@@ -32,7 +32,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from cpu_time import timed
+from cpu_time import in_a_process, timed
 
 from rayprivacy.corpus.public import load_prompts
 
@@ -63,11 +63,11 @@ def measure(work: Path, rows: int, users: int, cpus: int, old: Path | None = Non
     """All figures, of half of the rows and of all."""
     runs = []
     for size in (rows // 2, rows):
-        _alone(write_corpus, work / "corpus.parquet", size, users)
+        in_a_process(write_corpus, work / "corpus.parquet", size, users)
         bytes_ = (work / "corpus.parquet").stat().st_size
         runs.append(
             {"rows": size, "users": users, "file_mb": round(bytes_ / MIB)}
-            | {"polars": _alone(group_by, work / "corpus.parquet"), "sharding": _alone(shard, work, cpus)}
+            | {"polars": in_a_process(group_by, work / "corpus.parquet"), "sharding": in_a_process(shard, work, cpus)}
             | ({"old": _of(old, work, cpus)} if old else {})
         )
     half, whole = (run["sharding"] for run in runs)
@@ -169,11 +169,6 @@ def _peak(process: psutil.Process) -> int:
     status = Path(f"/proc/{process.pid}/status").read_text()
     line = next((line for line in status.splitlines() if line.startswith("VmHWM:")), "VmHWM: 0 kB")
     return int(line.split()[1]) // 1024
-
-
-def _alone(call: Any, *arguments: Any) -> Any:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(call, arguments)
 
 
 def _of(checkout: Path, work: Path, cpus: int) -> Any:

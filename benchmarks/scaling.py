@@ -35,8 +35,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
-import torch
-from cpu_time import timed
+from cpu_time import in_a_process, timed
+from ensembles import learnt_tokens
 from ray.cluster_utils import Cluster
 from rich.console import Console
 from safetensors.torch import save
@@ -54,14 +54,12 @@ from rayprivacy.corpus.shards import shard_corpus
 from rayprivacy.methods.registry import load_recipe, method_of
 from rayprivacy.methods.seqpate.plan import GATE, plan_run
 from rayprivacy.methods.seqpate.public_side import Round, bases, ensemble, pseudo_rows, round_queries, warm_students
-from rayprivacy.models.adapters import Basis
 from rayprivacy.models.backbone import load_backbone
-from rayprivacy.models.features import Queries, join
+from rayprivacy.models.features import Queries
 from rayprivacy.release.votes import VoteMechanism
 from rayprivacy.runs.decide import decided
 from rayprivacy.runs.directory import Run, stored_recipe
 from rayprivacy.runs.drive import drive
-from rayprivacy.teachers.encoding import shards_of
 from rayprivacy.teachers.group import TeacherGroup
 from rayprivacy.teachers.pool import QUERY_BATCH, teacher_pool
 from rayprivacy.teachers.settings import ResourcesConfig
@@ -149,14 +147,8 @@ def _rounds(work: Path, rounds: int) -> dict[str, list[dict[str, Any]]]:
 def _kept(path: Path, call: Any, *arguments: Any) -> Any:
     """The answer of a call in a process of its own, or the one that is there."""
     if not path.exists():
-        path.write_text(json.dumps(_alone(call, *arguments)))
+        path.write_text(json.dumps(in_a_process(call, *arguments)))
     return json.loads(path.read_text())
-
-
-def _alone(call: Any, *arguments: Any) -> Any:
-    """Run in a process of its own, so that no arm inherits another one's memory or threads."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(call, arguments)
 
 
 def _whole_run(work: Path, method: str) -> dict[str, float]:
@@ -203,7 +195,7 @@ def _prepare(work: Path) -> None:
     votes = plan_run(recipe).stage(GATE).mechanism
     queries = round_queries(run, backbone, rows, warm, Round(0, "0"), votes.queries)
     spec, mechanism = ensemble(run, backbone, recipe.model), replace(votes, queries=len(queries))
-    task = Task(_config(work), work / "key", spec, queries, mechanism, _tokens(spec))
+    task = Task(_config(work), work / "key", spec, queries, mechanism, learnt_tokens(spec))
     (work / "task.pickle").write_bytes(pickle.dumps(task))
 
 
@@ -211,16 +203,6 @@ def _task(work: Path) -> Task:
     task = pickle.loads((work / "task.pickle").read_bytes())
     assert isinstance(task, Task)
     return task
-
-
-def _tokens(spec: GroupSpec) -> int:
-    """Examples that all teachers learn from, each counted as often as it is seen."""
-    shortlist, total = Basis.load(spec.basis).shortlist, 0
-    for part in range(spec.teachers.parts):
-        for names in shards_of(spec, spec.teachers.members(part)):
-            targets = join(spec.store.read(names), spec.teachers.row_tokens, 0).examples.targets
-            total += spec.teachers.steps(int(torch.isin(targets, shortlist).sum())) * spec.teachers.batch
-    return total
 
 
 def _arm(work: Path, nodes: tuple[int, ...]) -> dict[str, Any]:

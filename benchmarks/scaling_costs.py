@@ -5,7 +5,6 @@ arms (12 words a record), `trunk_*` of SmolLM2-135M on the CPU, in rows of 64 to
 """
 
 import json
-import resource
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from cpu_time import peak_mb
 
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.private import digest_file, digest_json
@@ -141,7 +141,7 @@ def _corpus(out: Path, corpus: CorpusConfig, key: Key, layout: Layout) -> dict[s
 
 def _trunk(work: Path, key_path: Path, layout: Layout) -> dict[str, float]:
     """One thread of the trunk, of naming groups, and of reading states and their journal."""
-    before, began = _peak(), time.perf_counter()
+    before, began = peak_mb(), time.perf_counter()
     backbone, teachers = load_backbone(ModelConfig()), TeachersConfig()
     loading = time.perf_counter() - began
     table = read_part(work / "shards", 0)
@@ -169,8 +169,8 @@ def _trunk(work: Path, key_path: Path, layout: Layout) -> dict[str, float]:
         "feature_read_positions_per_s": round(READS * positions / _cpu(lambda: _read_back(store, names[:READS]))),
         "name_rows_per_s": round(len(table) / naming),
         "load_base_s": round(loading, 2),
-        "actor_mb": round(_peak()),
-        "base_mb": round(_peak() - before),
+        "actor_mb": round(peak_mb()),
+        "base_mb": round(peak_mb() - before),
     }
 
 
@@ -200,7 +200,3 @@ def _cpu(call: Callable[[], Any]) -> float:
     began = time.process_time()
     call()
     return time.process_time() - began
-
-
-def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -18,7 +18,6 @@ import argparse
 import json
 import multiprocessing
 import platform
-import resource
 import shutil
 import time
 from collections import deque
@@ -28,8 +27,8 @@ from typing import Any
 
 import ray
 import torch
-from cpu_time import timed
-from ensembles import prepared
+from cpu_time import in_a_process, peak_mb, timed
+from ensembles import learnt_tokens, prepared
 from europarl import EARLIER
 from safetensors.torch import load_file
 
@@ -45,7 +44,7 @@ from rayprivacy.models.features import encode, join
 from rayprivacy.models.save import save_model
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.session import ray_session
-from rayprivacy.teachers.encoding import groups_of, shards_of
+from rayprivacy.teachers.encoding import groups_of
 from rayprivacy.teachers.pool import teacher_pool
 from rayprivacy.teachers.spec import GroupSpec
 
@@ -55,9 +54,9 @@ SEQUENTIAL_TEACHERS = 12
 
 def main() -> None:
     arguments = _arguments()
-    found = {count: _in_a_process(_ensemble, arguments, count) for count in arguments.teachers}
+    found = {count: in_a_process(_ensemble, arguments, count) for count in arguments.teachers}
     if not arguments.without_sequential:
-        found["sequential"] = _in_a_process(_sequential, arguments, arguments.teachers[1])
+        found["sequential"] = in_a_process(_sequential, arguments, arguments.teachers[1])
     figures = _figures(found, arguments)
     print(json.dumps(figures, indent=1) if arguments.json else _table(figures))
 
@@ -105,12 +104,6 @@ def _against(train: float, alone: dict[str, float]) -> dict[str, Any]:
     }
 
 
-def _in_a_process(call: Any, *arguments: Any) -> Any:
-    """Run in a process of its own, so that its peak of memory is its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(call, arguments)
-
-
 def _ensemble(arguments: argparse.Namespace, count: int) -> dict[str, float]:
     """Train and ask one ensemble."""
     recipe, run = _run(arguments, count)
@@ -121,13 +114,13 @@ def _ensemble(arguments: argparse.Namespace, count: int) -> dict[str, float]:
         spec.workspace.prepare()
         queries = select_queries(rows, warm, backbone, recipe.votes, arguments.queries, recipe.seed)
         mechanism = replace(plan_run(recipe).stage(GATE).mechanism, queries=len(queries))
-        before = _peak_mb()
+        before = peak_mb()
         with teacher_pool(spec, recipe.resources) as pool:
             ray.get([worker.actor.ready.remote() for worker in pool.actors.workers])
             train, train_cpu = timed(lambda: deque(pool.train(), maxlen=0))
             vote, vote_cpu = timed(lambda: pool.vote(queries, mechanism))
             again = min(vote, timed(lambda: pool.vote(queries, mechanism))[0])
-        growth = _peak_mb() - before
+        growth = peak_mb() - before
     size = sum(path.stat().st_size for path in spec.workspace.root.rglob("*") if path.is_file())
     return {
         "train_s": train,
@@ -135,7 +128,7 @@ def _ensemble(arguments: argparse.Namespace, count: int) -> dict[str, float]:
         "cpu_s": train_cpu + vote_cpu,
         "pairs_per_s": len(queries) * count / again,
         "sentences": sum(entry.rows for entry in read_manifest(spec.shards).training_files),
-        "tokens": _tokens(spec),
+        "tokens": learnt_tokens(spec),
         "bytes": size,
         "driver_growth_mb": growth,
     }
@@ -167,16 +160,6 @@ def _lower_layers(recipe: SeqPateRecipe, layers: int, folder: Path) -> Path:
         backbone.model.config.num_hidden_layers = layers
         save_model(backbone.model, backbone.tokenizer, folder, "none", "The lower layers of another model.")
     return folder
-
-
-def _tokens(spec: GroupSpec) -> int:
-    """Examples that all teachers learn from, each counted as often as it is seen."""
-    shortlist, total = Basis.load(spec.basis).shortlist, 0
-    for part in range(spec.teachers.parts):
-        for names in shards_of(spec, spec.teachers.members(part)):
-            targets = join(spec.store.read(names), spec.teachers.row_tokens, 0).examples.targets
-            total += spec.teachers.steps(int(torch.isin(targets, shortlist).sum())) * spec.teachers.batch
-    return total
 
 
 def _sequential(arguments: argparse.Namespace, count: int) -> dict[str, float]:
@@ -223,10 +206,6 @@ def _alone(spec: GroupSpec, backbone: Backbone, groups: list[list[str]]) -> tupl
         tokens += len(targets)
         trunk, stepping = trunk + between - began, stepping + time.perf_counter() - between
     return tokens, trunk, stepping
-
-
-def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _table(figures: dict[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _STARVED = frozenset({"MemoryError", "OutOfMemoryError"})  # Python's and NumPy's; Ray's, and that of torch on a GPU
@@ -105,3 +106,27 @@ class KeyFileError(RayPrivacyError):
 
 class ClusterError(RayPrivacyError):
     """The Ray cluster cannot be reached, or it refuses a job."""
+
+
+@contextmanager
+def renamed(
+    names: Mapping[str, str],
+    caught: type[RayPrivacyError] = RayPrivacyError,
+    raised: type[RayPrivacyError] = ConfigError,
+) -> Iterator[None]:
+    """Let errors name what was written: an option, say, in place of the key of a recipe that they know.
+
+    >>> with renamed({"corpus.source": "--public"}):
+    ...     raise CorpusError("corpus.source is 'a.txt'")
+    Traceback (most recent call last):
+    rayprivacy.core.errors.ConfigError: --public is 'a.txt'
+    """
+    try:
+        yield
+    except caught as error:
+        message = str(error)
+    else:
+        return
+    for key, name in names.items():
+        message = message.replace(key, name)
+    raise raised(message) from None

@@ -11,7 +11,7 @@ from itertools import islice
 
 import pyarrow as pa
 
-from rayprivacy.core.errors import ConfigError, CorpusError
+from rayprivacy.core.errors import ConfigError, CorpusError, renamed
 from rayprivacy.core.written import read_text
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.sources import check_source, read_share, sealed
@@ -58,13 +58,8 @@ def public_table(config: CorpusConfig, named: Mapping[str, str]) -> pa.Table:
     """Text and labels of a public source, in its order, stripped; null where there is none. Errors call the keys of a
     corpus as `named` has it.
     """
-    try:
+    with renamed({f"corpus.{key}": own for key, own in named.items()}, CorpusError):
         return _table(config)
-    except CorpusError as error:
-        message = str(error)
-    for key, own in named.items():
-        message = message.replace(f"corpus.{key}", own)
-    raise ConfigError(message)
 
 
 @sealed("reading public text")

@@ -22,7 +22,7 @@ from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import FunctionTransformer, normalize
 
-from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.errors import ConfigError, renamed
 from rayprivacy.evaluation.settings import LSA, MINILM
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.layers import ARCHITECTURES, lower_trunk
@@ -40,10 +40,8 @@ Embedding = SentenceModel | Backbone | None
 
 def open_base(name: str, option: str = "--base") -> Backbone:
     """Load a base model; `option` is what named it."""
-    try:
+    with renamed({"model.base": option}, ConfigError):
         return load_backbone(ModelConfig(base=name))
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("model.base", option)) from None
 
 
 def open_embedding(name: str) -> Embedding:

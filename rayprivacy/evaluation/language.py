@@ -39,6 +39,7 @@ _BASE = "base"
 _TOKENS = 64
 _DOCUMENTS = 8  # read at once
 _ROWS = 512
+_SEED = 0  # public; of intervals
 _Numbers = npt.NDArray[np.float64]
 WORD_EDGES = (0, 1, 5, 10, 15, 20, 30, 50, 100)
 # Thai, Lao, Tibetan, Burmese and Khmer; kana; Chinese characters, also those beyond 16 bits.
@@ -217,19 +218,17 @@ def _nll(head: torch.Tensor, examples: tuple[torch.Tensor, torch.Tensor]) -> tor
     return torch.nn.functional.cross_entropy(states.float() @ head.T, wanted, reduction="none")
 
 
-def perplexity_figures(
-    nll: Mapping[str, _Numbers], tokens: _Numbers, users: npt.NDArray[np.int64], seed: int = 0
-) -> Measured:
+def perplexity_figures(nll: Mapping[str, _Numbers], tokens: _Numbers, users: npt.NDArray[np.int64]) -> Measured:
     """Perplexity of each model, and of each over that of the base (resampled together), with 95% intervals where there
     are two users; `nll` holds, by model, each piece's negative log-likelihood in nats over its `tokens`, [pieces].
     """
     found: Measured = {"perplexity": {}, "perplexity_interval": {}, "over_base": {}}
     for name, sums in nll.items():
         found["perplexity"][name] = perplexity(float(sums.sum()), int(tokens.sum()))
-        if interval := _interval(mean_figure(sums / tokens, users, seed, tokens)):
+        if interval := _interval(mean_figure(sums / tokens, users, _SEED, tokens)):
             found["perplexity_interval"][name] = interval
         if name != _BASE and _BASE in nll:
-            figure = mean_figure((sums - nll[_BASE]) / tokens, users, seed, tokens)
+            figure = mean_figure((sums - nll[_BASE]) / tokens, users, _SEED, tokens)
             found["over_base"][name] = {"ratio": math.exp(figure.value), "interval": _interval(figure)}
     return found
 

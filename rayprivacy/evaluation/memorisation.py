@@ -155,7 +155,7 @@ def _figures(found: Runs, texts: Texts, seed: int) -> dict[str, Figure]:
 def distance_rows(
     features: Mapping[str, Features], synthetic: Texts, holdout: Texts | None, seed: int = 0
 ) -> list[FigureRow]:
-    """_Distances to the nearest real text: quantiles, their ratio to the held-out ones, and which side is nearer."""
+    """Distances to the nearest real text: quantiles, their ratio to the held-out ones, and which side is nearer."""
     ours = {name: nearest_distances(each.synthetic, each.real) for name, each in features.items()}
     theirs = {
         name: nearest_distances(each.holdout, each.real) for name, each in features.items() if each.holdout is not None

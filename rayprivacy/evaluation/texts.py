@@ -7,7 +7,7 @@ large.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rayprivacy.core.errors import CorpusError
+from rayprivacy.core.errors import CorpusError, renamed
 from rayprivacy.core.private import Seal
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.sources import SourceFiles, choice, columns_of, filesystem_of, left_out, locate, read_pieces
@@ -133,16 +133,9 @@ def _sealed(option: str, read: Callable[P, R]) -> Callable[P, R]:
     return Seal(CorpusError, remedy).around(f"reading {option}")(read)
 
 
-@contextmanager
-def _named(option: str) -> Iterator[None]:
+def _named(option: str) -> AbstractContextManager[None]:
     """Errors of the corpus layer name keys of a recipe: here they name the options of the command."""
-    try:
-        yield
-    except CorpusError as error:
-        message = str(error).replace("corpus.source", option)
-        for key, name in _OPTIONS.items():
-            message = message.replace(key, name)
-        raise CorpusError(message) from None
+    return renamed({"corpus.source": option, **_OPTIONS}, CorpusError, CorpusError)
 
 
 def _read(source: str, option: str, config: EvaluationConfig) -> Texts:

@@ -8,7 +8,7 @@
 - `top_10`, `top_25`, ...: share of the k most frequent real functions that are among the k most frequent synthetic
   ones; of equal counts, the first by name.
 
-Of a structure in JSON, the keys count as functions, and so do strings that its schema lists (`corpus.structures`).
+Of a structure in JSON, the keys count as functions, and so do strings that its schema lists (`structures.trees`).
 All of them grow, or fall, with the number of texts: compare equal numbers, and beside real text against real text.
 
 >>> tree_figures(["(A (B))"], ["(A (C))"])["function_recall"]

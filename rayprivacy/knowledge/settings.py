@@ -96,15 +96,13 @@ class AttributeConfig(Config):
 
 
 class ReaderConfig(Config):
-    """How answers are read in a user's texts.
+    """How answers are read in a user's texts: as the candidate of the attribute's kind that is nearest to the name and
+    to the words of the attribute's questions.
 
     Attributes:
-        kind: `typed` takes the candidate of the attribute's kind that is nearest to the name and to the words of the
-            attribute's questions.
         score: public, from 0 to 1; an answer below it is none. A higher one is right more often, and silent too.
     """
 
-    kind: Literal["typed"] = "typed"
     score: float = Field(default=0.15, ge=0, le=1)
 
 

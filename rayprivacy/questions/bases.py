@@ -4,11 +4,10 @@ A folder says in its `config.json` what model it holds. So an encoder that canno
 when an asker has been trained. This file imports neither torch nor an engine.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from rayprivacy.core.config import PathKind, path_values
-from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.errors import ConfigError, renamed
 from rayprivacy.core.private import digest_file
 from rayprivacy.generation.settings import GRAPHED, ONNX, TRANSFORMERS
 from rayprivacy.models.sources import MINILM, found_here, require_positions, shape_of
@@ -19,16 +18,9 @@ STATIC = "static"  # of a retriever: token vectors of the packaged sentence mode
 _POSITIONS = "max_position_embeddings"
 
 
-@contextmanager
-def named(key: str) -> Iterator[None]:
+def named(key: str) -> AbstractContextManager[None]:
     """Errors on a base name its key, and not that of a run's base model."""
-    try:
-        yield
-    except ConfigError as error:
-        message = str(error)
-    else:
-        return
-    raise ConfigError(message.replace("model.base", key))
+    return renamed({"model.base": key}, ConfigError)
 
 
 def check_bases(keys: QuestionsKeys) -> None:

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from rayprivacy.core.console import Told, nobody
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import SHARED, made_folder, write_atomic
 from rayprivacy.questions.answers import holds, normalised
@@ -173,7 +172,6 @@ def trained_judge(
     idf: Idf,
     config: JudgeConfig,
     agreement: Sequence[float] | None = None,
-    progress: Told = nobody,
 ) -> Judge:
     """Train a judge on released or public claims, such as `attribution.simulated` makes.
 
@@ -183,7 +181,6 @@ def trained_judge(
         idf: of the passages, which are released or public.
         config: the block `judge`.
         agreement: of an evidence reader, a figure for each claim.
-        progress: told each step of the encoder.
 
     Raises:
         ConfigError: the lists differ in length, or the encoder cannot be had or trained.
@@ -203,7 +200,7 @@ def trained_judge(
         learnt, kept = (
             [one for one, turn in zip(examples, turns, strict=True) if (turn == 0) == apart] for apart in (False, True)
         )
-        encoder = ClaimEncoder.trained(learnt, kept, config, progress)
+        encoder = ClaimEncoder.trained(learnt, kept, config)
         chosen = [place for place in chosen if turns[place] == 0]
     agreed = [agreed[place] for place in chosen]
     judge = Judge(idf, np.zeros(0), float(np.mean(agreed)), encoder)

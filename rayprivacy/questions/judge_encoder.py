@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from rayprivacy.core.console import Told
+from rayprivacy.core.console import nobody
 from rayprivacy.models import loading
 from rayprivacy.models.backbone import Backbone, fast_format
 from rayprivacy.models.pretraining import SEED, Objective, endlessly, fit
@@ -56,7 +56,7 @@ class ClaimEncoder:
 
     @staticmethod
     def trained(
-        examples: Sequence[tuple[Pair, int]], held: Sequence[tuple[Pair, int]], config: JudgeConfig, progress: Told
+        examples: Sequence[tuple[Pair, int]], held: Sequence[tuple[Pair, int]], config: JudgeConfig
     ) -> "ClaimEncoder":
         """Train the upper half of the base's layers on pairs with the numbers of their labels."""
         assert config.encoder is not None
@@ -69,7 +69,7 @@ class ClaimEncoder:
         drawn = endlessly(examples, np.random.default_rng(SEED))
         batches = (sorted(islice(drawn, config.batch), key=_length) for _ in range(steps))
         objective = Objective(fresh._loss, len, _AT_ONCE)
-        fit(model, objective, batches, held[:_HELD], config.learning_rate, progress, "judge", guarded_steps=steps)
+        fit(model, objective, batches, held[:_HELD], config.learning_rate, nobody, "judge", guarded_steps=steps)
         return ClaimEncoder(model.eval().requires_grad_(False), tokenizer, config.max_tokens)
 
     @torch.no_grad()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 
-from rayprivacy.core.errors import ConfigError, CorpusError
+from rayprivacy.core.errors import ConfigError, CorpusError, renamed
 from rayprivacy.core.files import Json
 from rayprivacy.core.uris import shown
 from rayprivacy.corpus.public import public_table
@@ -130,10 +130,8 @@ def row_of(question: str, passage: str, start: int, group: str | None = None) ->
 
 def _squad_rows(source: str) -> list[Json]:
     where = f"{ANNOTATIONS} is '{shown(source)}'"
-    try:
+    with renamed({"corpus.source": ANNOTATIONS}, CorpusError):
         files, (filesystem, _) = locate(CorpusConfig(source=source, user=None)), filesystem_of(source)
-    except CorpusError as error:
-        raise ConfigError(str(error).replace("corpus.source", ANNOTATIONS)) from None
     if files.kind == "csv":
         raise ConfigError(f"{where}, and a CSV file has no lists of answers: give Parquet or JSONL.")
     rows: list[Json] = []

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from rayprivacy.core.console import Told, nobody
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import SHARED, Json, made_folder, read_json, write_json
 from rayprivacy.models.pretraining import LARGEST_NORM, descend
@@ -184,7 +183,6 @@ def fitted(
     held: Sequence[Pair],
     config: RetrieverConfig,
     seed: int,
-    progress: Told = nobody,
 ) -> tuple[Encoder, list[float]]:
     """An encoder that has learnt from pairs, at the least loss on held-out ones; and their loss at each look."""
     model, dice = encoder.learning(), np.random.default_rng(seed)
@@ -209,7 +207,7 @@ def fitted(
         goes_on()
 
     optimizer = torch.optim.Adam(model.learnt(), lr=config.learning_rate or model.rate)
-    descend(optimizer, steps(), progress, falling_over=len(drawn), largest_norm=LARGEST_NORM)
+    descend(optimizer, steps(), falling_over=len(drawn), largest_norm=LARGEST_NORM)
     if not math.isfinite(losses[-1]):
         rate = config.learning_rate or model.rate
         raise ConfigError(f"questions.retriever.learning_rate is {rate:g}, and training diverges: lower it.")
@@ -218,7 +216,7 @@ def fitted(
 
 
 def trained_retriever(
-    encoder: Encoder, lessons: Sequence[Sequence[Pair]], config: RetrieverConfig, seed: int, progress: Told = nobody
+    encoder: Encoder, lessons: Sequence[Sequence[Pair]], config: RetrieverConfig, seed: int
 ) -> tuple[Retriever, list[list[float]]]:
     """A retriever that has learnt one lesson after another, with the losses of each.
 
@@ -228,7 +226,7 @@ def trained_retriever(
     split = [apart(pairs, seed) for pairs in lessons]
     found = []
     for learnt, held in split:
-        encoder, losses = fitted(encoder, learnt, held, config, seed, progress)
+        encoder, losses = fitted(encoder, learnt, held, config, seed)
         found.append(losses)
     return Retriever(encoder, best_share(encoder, *split[-1])), found
 
@@ -260,7 +258,6 @@ def train_retriever(
     config: RetrieverConfig,
     seed: int,
     folder: Path,
-    progress: Told = nobody,
 ) -> Json:
     """Train and save a retriever of a set's kept questions; returns counts, and figures on those of the split `test`.
 
@@ -273,7 +270,6 @@ def train_retriever(
         config: the block `retriever`.
         seed: public; of what is held out, and of the order of pairs.
         folder: of the retriever, `model/retriever` of a run.
-        progress: told each step.
     """
     kept = questions.filter(questions["kept"])
     learnt, tested = (pairs_of(kept.filter(pc.equal(kept["split"], name))) for name in ("train", "test"))
@@ -285,7 +281,7 @@ def train_retriever(
         found = len({pair.passage for pair in learnt})
         return {"left_out": f"the questions to learn from are about {found} passages, and it takes {LEAST}"}
     texts = [*dict.fromkeys(passage.text for passage in passages)]
-    retriever, losses = trained_retriever(fresh_encoder(config, texts), lessons, config, seed, progress)
+    retriever, losses = trained_retriever(fresh_encoder(config, texts), lessons, config, seed)
     retriever.save(folder)
     said = {"share_of_vectors": retriever.share, "held_out_losses": losses, "learnt": [*map(len, lessons)]}
     return said | ({"test": tried(retriever, tested, texts)} if tested else {})

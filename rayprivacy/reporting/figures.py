@@ -342,7 +342,7 @@ def flow(card: Card, way: Way) -> Markup:
 
 def _described(card: Card) -> str:
     parts = ([name for name, _ in part] for part in (card.private, card.released))
-    before, after = (f"{', '.join(names[:-1])} and {names[-1]}" for names in parts)
+    before, after = (" and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) for names in parts)
     return f"Private: {before}. Then the release gate: the ledger is charged and noise is added. Released: {after}."
 
 

@@ -15,10 +15,10 @@ from rayprivacy.evaluation.texts import LEAST_TEXTS
 from rayprivacy.models.sources import sentence_weights
 from rayprivacy.runs.method import Method
 from rayprivacy.runs.plan import Plan
-from rayprivacy.runs.recipe import Recipe
+from rayprivacy.runs.recipe import OF_A_RUN, Recipe
 
 DATASET = "dataset"  # a corpus that is handed over
-_RUN, _BESIDE = ("recipe.yaml", "space.json"), ("private", "manifest.json")  # of a run, in a folder or in a store
+_BESIDE = ("private", "manifest.json")  # a recipe or a space, in a folder or in a store
 
 
 def check_recipe(method: Method, recipe: Recipe, plan: Plan, *, measured: bool = True) -> None:
@@ -81,7 +81,7 @@ def require_no_run(corpus: CorpusConfig) -> None:
         found = filesystem.get_file_info([f"{folder}/{name}" for name in names])
         return any(info.type != fs.FileType.NotFound for info in found)
 
-    if any(has(each, "certificate.json") or (has(each, *_RUN) and has(each, *_BESIDE)) for each in folders):
+    if any(has(each, "certificate.json") or (has(each, *OF_A_RUN) and has(each, *_BESIDE)) for each in folders):
         raise ConfigError(
             f"corpus.source is '{shown(corpus.source)}', which lies in a run directory or holds one, and what a run"
             " writes comes of private text: name text that was public before, or ask about what a"

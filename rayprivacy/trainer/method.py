@@ -106,7 +106,6 @@ OWN_LOSS = (
     "nothing between calls."
 )
 LABEL_CHARS = 64  # of a label's value; a longer one is cut, as texts are
-_PRIVATE = (("corpus", "the dataset"), ("users", "one id each"), ("sample", "by keyed coin"), ("gradients", "clipped"))
 CARD = Card(
     citation="DP-SGD (Abadi et al., CCS 2016)",
     sentence="a model was fine-tuned with clipped, noisy gradients of keyed samples of private text.",

@@ -308,7 +308,7 @@ class BudgetedSearcher(PricedSearcher):
             protection: what the events protect; central user-level add-or-remove when left out.
             charges: `search`: this searcher charges a trial as a whole before it hands out its config. `trial`: the
                 trial charges itself, as release `trial_release(name, config)`, in chunks or as a whole.
-            repeatable: whether a trial that runs again draws the same noise (see `trial_charges`).
+            repeatable: whether a trial that runs again draws the same noise (see `TrialCharges`).
             ledger_key: file of the key that authenticates the entries of the ledger at the URL.
 
         Raises:

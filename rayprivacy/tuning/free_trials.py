@@ -39,7 +39,7 @@ from rayprivacy.runs.questions_folder import TABLE
 from rayprivacy.runs.questions_plan import STAGES, begun_with, check_questions
 from rayprivacy.runs.questions_stages import public_base
 from rayprivacy.tuning.budgeted import Owed
-from rayprivacy.tuning.space import FREE_KEYS, Space, assigned, flat
+from rayprivacy.tuning.space import FREE_KEYS, Space, flat
 from rayprivacy.tuning.trainable import UTILITY
 from rayprivacy.tuning.trials import Values
 
@@ -137,7 +137,7 @@ class FreeTrials:
 
     def best(self, values: Values) -> str:
         """The keys of a set that is kept so, as YAML."""
-        return dump_yaml(assigned({}, self._changed(values)))
+        return dump_yaml(overridden({}, self._changed(values)))
 
     def said(self, values: Values, among: int) -> str:
         """How the set of the best trial is made, and what its figure is worth: a line each."""

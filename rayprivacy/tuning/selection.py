@@ -9,7 +9,7 @@ What the proof asks for, and how it is kept:
 
 - the number is random and secret: drawn from the system's entropy, kept encrypted among the private files, never
   printed; neither is any trial's progress. How long a search took tells about it: the ledger is told the day
-  alone (`ledger.leases`), and the people who get the winner must see neither the ledger nor the cluster.
+  alone (`ledger.charges`), and the people who get the winner must see neither the ledger nor the cluster.
 - trials are independent: values and seed are drawn anew for each, and each has a ledger of its own for its noise,
   whose service exports nothing.
 - all trials cost the same: keys that change a trial's event cannot be searched, and every drawn trial is compared with

@@ -418,18 +418,3 @@ def flat(block: Mapping[str, Any], start: str = "") -> Json:
     for key, value in block.items():
         found |= flat(value, f"{start}{key}.") if isinstance(value, Mapping) else {f"{start}{key}": value}
     return found
-
-
-def assigned(base: Mapping[str, Any], values: Mapping[str, Any]) -> Json:
-    """A recipe with dotted keys set.
-
-    >>> assigned({}, {"training.optimizer.learning_rate": 0.1})
-    {'training': {'optimizer': {'learning_rate': 0.1}}}
-    """
-    result = dict(base)
-    for key, value in values.items():
-        nested: Any = value
-        for part in reversed(key.split(".")):
-            nested = {part: nested}
-        result = merged(result, nested)
-    return result

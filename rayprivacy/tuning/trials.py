@@ -26,12 +26,12 @@ from rayprivacy.runs.calibration import of_run
 from rayprivacy.runs.decide import decisions
 from rayprivacy.runs.directory import calibrated
 from rayprivacy.runs.drive import drive
-from rayprivacy.runs.files import read_mapping
+from rayprivacy.runs.files import overridden, read_mapping
 from rayprivacy.runs.plan import Plan
 from rayprivacy.runs.recipe import Recipe, elsewhere, require_public
 from rayprivacy.tuning.budgeted import Owed
 from rayprivacy.tuning.heldout_loss import heldout_loss, report_mechanism, report_release, with_reports
-from rayprivacy.tuning.space import Space, assigned, merged, utility
+from rayprivacy.tuning.space import Space, merged, utility
 from rayprivacy.tuning.trainable import EPSILON, UTILITY
 
 Values = Mapping[str, Any]
@@ -146,14 +146,14 @@ class Trials:
 
     def best(self, values: Values) -> str:
         """The recipe to run in the end, as YAML; it reads the private corpus again where the search was public."""
-        data = assigned(_recipe(self.space) if self.space.charging == "public" else self.base, values)
+        data = overridden(_recipe(self.space) if self.space.charging == "public" else self.base, values)
         return dump_yaml(data)
 
     def _candidate(self, values: Values) -> tuple[Recipe, Plan]:
         """The recipe of a trial and its plan, made once for equal values."""
         name = digest_json([self.base.get("seed", 0), dict(values)])[:16]
         if name not in self._parsed:
-            data = assigned(self.base, values)
+            data = overridden(self.base, values)
             if self.space.charging == "public":  # each has an account of its own, in a ledger of the search's
                 account = digest_json([data.get("seed", 0), dict(values)])[:16]
                 data = merged(data, {"privacy": {"account": f"trial-{account}"}})

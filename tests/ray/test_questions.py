@@ -6,7 +6,7 @@ import signal
 import pyarrow.parquet as pq
 import pytest
 from commands import command
-from public_pages import write_pages
+from public_pages import content, write_pages
 from small_jobs import on_this_ray
 from zygote import fork_command
 
@@ -35,13 +35,6 @@ POINTS = (  # a function of the run and its module, whether it is waited for, an
 
 def words(out, *more):
     return ["questions", "--public", "pages.parquet", "--document", "article", "--out", out, *more]
-
-
-def content(folder):
-    """Every file but for the seconds."""
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    stages = json.loads(files.pop("stages.json"))
-    return files, stages["inputs"], stages["counts"]
 
 
 @pytest.fixture(scope="module")

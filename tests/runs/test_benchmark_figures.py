@@ -1,15 +1,14 @@
 """Tables of benchmarks: figures of a parser, leaks between domains, frozen layers, and the table of taggers."""
 
-import importlib
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from benchmark_modules import BENCHMARKS, benchmark
 from scipy import stats
 from small_jobs import sentence
 from small_tagger import labelled
@@ -24,18 +23,11 @@ from rayprivacy.models.trainable import trainable
 from rayprivacy.policies.classifier import ClassifierPolicy, train_scores
 from rayprivacy.policies.words import KeywordPolicy
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SNIPS = {"eat": "PlayMusic", "go": "GetWeather", "B-food": "B-artist", "B-place": "B-city"}
 
 
-def _benchmark(name):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        return importlib.import_module(name)
-
-
 def test_figures_of_a_parser_by_hand():
-    parsing_figures = _benchmark("parsing_figures").parsing_figures
+    parsing_figures = benchmark("parsing_figures").parsing_figures
     gold = ['(A (B "lunch") (B 1))', "(A)", '{"intent": "Play", "slots": {"track": "x"}}', "(A (x3 (B)))"]
     read = ['(A (B "dinner"))', "no tree", '{"slots": {"track": "y"}, "intent": "Play"}', "(A (x7 (B)))"]
     by_hand = {"match": 2 / 4, "precision": (1 + 0 + 1 + 1) / 4, "recall": (2 / 3 + 0 + 1 + 1) / 4}
@@ -48,7 +40,7 @@ def test_figures_of_a_parser_by_hand():
 
 
 def test_rates_of_leaks_are_by_judge_and_domain_and_leave_empty_texts_out():
-    leaking = _benchmark("domain_leaks")
+    leaking = benchmark("domain_leaks")
     lists = leaking.ListJudge({"air": KeywordPolicy(["seat"]), "media": KeywordPolicy(["zip code", "plan"])})
     said = {"air": ("my seat", "the zip code, a seat", "  "), "media": ("a plan", "Seats, seat!", "ok")}
     texts = [leaking.Sampled(domain, text) for domain, each in said.items() for text in each]
@@ -62,7 +54,7 @@ def test_rates_of_leaks_are_by_judge_and_domain_and_leave_empty_texts_out():
 
 
 def test_intervals_of_leaks_hold_the_true_rate_as_often_as_they_say():
-    leaking, random, rate = _benchmark("domain_leaks"), np.random.default_rng(0), 0.07
+    leaking, random, rate = benchmark("domain_leaks"), np.random.default_rng(0), 0.07
     found = [leaking.rate_of(int(random.binomial(300, rate)), 300) for _ in range(300)]
     assert sum(each.low <= rate <= each.high for each in found) >= stats.binom(300, 0.95).ppf(1e-4)
     gaps = [
@@ -78,7 +70,7 @@ def test_intervals_of_leaks_hold_the_true_rate_as_often_as_they_say():
 def test_a_classifier_judges_leaks_by_its_windows():
     taught = {"air": ("seat on the flight", "boarding the flight"), "media": ("internet plan", "new plan")}
     scores = train_scores([(text, domain) for domain, each in taught.items() for text in each], 3)
-    judge = _benchmark("domain_leaks").ClassifierJudge(ClassifierPolicy(scores, window=3, threshold=0.8))
+    judge = benchmark("domain_leaks").ClassifierJudge(ClassifierPolicy(scores, window=3, threshold=0.8))
     assert judge("flight boarding seat") == {"air"}
     assert judge("new internet plan then some words flight boarding seat") == {"air", "media"}
     assert judge("hello") == set()
@@ -100,7 +92,7 @@ def test_gradients_are_the_same_and_frozen_layers_run_once_for_each_batch(tiny_b
             torch.nn.init.constant_(parameter, 0.01)
     expected = {first: _gradients(model, first, row_losses) for first in (5, 50)}
     assert any(gradient.any() for gradient in expected[5])
-    frozen = _benchmark("frozen_layers").FrozenLayers(1)
+    frozen = benchmark("frozen_layers").FrozenLayers(1)
     losses = frozen.watching(row_losses)
     with frozen.of(model):
         for first in (5, 50, 5):
@@ -127,7 +119,7 @@ def test_rows_of_taggers_are_kept(tmp_path, tiny_bert, monkeypatch):
         "bio": [[SNIPS.get(label, label) for label in labels.split()] for _, _, labels in rows],
     }
     pq.write_table(pa.table(snips), tmp_path / "snips_intents_slots.parquet")
-    table, out = _benchmark("edpsgd_table"), tmp_path / "table.json"
+    table, out = benchmark("edpsgd_table"), tmp_path / "table.json"
     arms = ["SGD", "z0 0.1", "N 16", "each", "constant, scaled"]
     places = ["--data", str(tmp_path), "--work", str(tmp_path / "rows"), "--base", str(tiny_bert), "--out", str(out)]
     few = "--corpora snips --steps 8 --rate 0.5 --norm 0.5 --tested 40 --layers 1 --json".split()  # noqa: SIM905
@@ -156,7 +148,7 @@ def test_rows_of_taggers_are_kept(tmp_path, tiny_bert, monkeypatch):
 @pytest.mark.exhaustive
 def test_remembered_states_are_those_of_the_encoder(tiny_bert, one_thread):
     encoder = BertModel.from_pretrained(tiny_bert).eval()
-    remembered = _benchmark("remembered").RememberedEncoder(encoder)
+    remembered = benchmark("remembered").RememberedEncoder(encoder)
     ids = torch.tensor([[2, 9, 8, 7, 3], [2, 5, 3, 0, 0]])
     mask = (torch.tensor([5, 3])[:, None] > torch.arange(5))[:, None, None].expand(2, 1, 5, 5)
     with torch.no_grad():
@@ -174,7 +166,7 @@ def test_remembered_states_are_those_of_the_encoder(tiny_bert, one_thread):
 @pytest.mark.exhaustive
 def test_a_row_of_the_frontier_is_measured_and_found_again(job, monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    frontier = _benchmark("frontier")
+    frontier = benchmark("frontier")
     monkeypatch.setattr(frontier, "_recipe", lambda *_: job.recipe)
     monkeypatch.setattr(sys, "argv", ["frontier.py", "--work", str(job.folder / "rows"), "--compare", "40"])
     arguments = frontier._arguments()

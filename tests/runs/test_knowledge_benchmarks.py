@@ -1,31 +1,23 @@
 """Benchmarks of knowledge: a model that learns with pauses, what is asked of it, and reviews of drugs."""
 
-import importlib
 import json
 from argparse import Namespace
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from benchmark_modules import benchmark
 
 import rayprivacy as rp
 from rayprivacy.knowledge.names import name_of
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LIVES = {"dog": "house", "cat": "town", "cow": "field", "owl": "wood", "fox": "den"}
 TEXTS = [f"the {name} lives in the {place} and likes it there" for name, place in LIVES.items()] * 4
 
 
-def _benchmark(name):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        return importlib.import_module(name)
-
-
 def test_a_model_that_learns_with_pauses_is_the_one_that_learnt_without(tiny_backbone, tmp_path):
-    learning = _benchmark("knowledge_learning")
+    learning = benchmark("knowledge_learning")
     how, stopped = learning.Learning(12, 1e-2, batch=2, row_tokens=32), tmp_path / "stopped.pt"
     model, figures = learning.learnt(tiny_backbone, TEXTS, how, tmp_path / "whole.pt", 5.0)
     assert figures["loss_held_out"] < figures["loss_first"]
@@ -42,7 +34,7 @@ def test_a_model_that_learns_with_pauses_is_the_one_that_learnt_without(tiny_bac
 
 
 def test_scores_are_means_over_questions_with_an_interval_over_facts():
-    closed = _benchmark("knowledge_closed")
+    closed = benchmark("knowledge_closed")
     by_fact = {(f"creature {n}", "diet"): [1.0, 0.0] for n in range(30)}
     by_fact |= {(f"creature {n}", "home"): [float(n < 10)] * 2 for n in range(30)}
     found = closed.scores(by_fact)
@@ -55,7 +47,7 @@ def test_scores_are_means_over_questions_with_an_interval_over_facts():
 
 
 def test_rows_are_made_once_and_go_on_where_they_stopped(tiny_base, tmp_path, monkeypatch):
-    closed = _benchmark("knowledge_closed")
+    closed = benchmark("knowledge_closed")
     monkeypatch.setattr(closed, "USERS", 60)
     monkeypatch.setattr(closed, "NAMES", 3)
     given = {"seed": 3, "epsilon": 8.0, "learning_rate": 1e-3, "steps": 2, "phrases": 1, "base": str(tiny_base)}
@@ -77,7 +69,7 @@ def test_rows_are_made_once_and_go_on_where_they_stopped(tiny_base, tmp_path, mo
 @pytest.mark.parametrize("method", ["generator", "seqpate"])
 def test_a_run_to_compare_with_is_public_but_for_the_posts(method, tmp_path):
     """Its warm start and its prompts name no creature of the corpus."""
-    creatures, runs = _benchmark("creatures"), _benchmark("knowledge_runs")
+    creatures, runs = benchmark("creatures"), benchmark("knowledge_runs")
     options = creatures.Options(users=20, names=5)
     creatures.prepare(options, tmp_path)
     (tmp_path / "prompts.txt").write_text("\n".join(runs.openings(tmp_path)))
@@ -97,7 +89,7 @@ def _review(number, drug, condition, effects, said="It helped."):
 
 
 def test_reviews_of_a_drug_agree_on_what_it_is_for(tmp_path):
-    drugs = _benchmark("drugs")
+    drugs = benchmark("drugs")
     reviews = [
         _review(n, "prozac", "Depression", "nausea" if n % 2 else "no nausea, but a headache") for n in range(40)
     ]
@@ -122,7 +114,7 @@ def test_reviews_of_a_drug_agree_on_what_it_is_for(tmp_path):
 
 
 def test_the_corpus_of_the_packaged_recipe_is_written(tmp_path):
-    drugs = _benchmark("drugs")
+    drugs = benchmark("drugs")
     table = pa.Table.from_pylist([_review(7, "prozac", "depression", "nausea")])
     pq.write_table(table, tmp_path / "reviews_druglib.parquet")
     drugs.prepare(tmp_path, tmp_path / "out")

@@ -30,7 +30,8 @@ from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
 from rayprivacy.reporting.inputs import Evaluation, read_model
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.drive import drive
-from rayprivacy.runs.measure import NO_CLASSIFIER, SKIPPED, STAGE, compare_with_private, drawn_rows
+from rayprivacy.runs.measure import NO_CLASSIFIER, SKIPPED, compare_with_private, drawn_rows
+from rayprivacy.runs.plan import COMPARISON
 
 ROOT = Path(__file__).parents[2]
 WORDS = {topic: [f"{topic}{letter}ing" for letter in "abcdefghij"] for topic in ("sun", "soup", "rain")}
@@ -97,7 +98,7 @@ def finished(tmp_path, tiny_base, tiny_backbone, one_thread):
 
 def said_of_it(root):
     lines = map(json.loads, (root / "run.log").read_text().splitlines())
-    return [line for line in lines if line["stage"] == STAGE]
+    return [line for line in lines if line["stage"] == COMPARISON]
 
 
 def assert_internal(root, texts):
@@ -125,7 +126,7 @@ def test_samples_of_its_own_texts_are_compared_and_what_was_killed_is_repeated(f
     references = {row["name"]: row["reference"] for row in found["rows"]}
     assert figures["accuracy"] == references["macro_f1"] == 1
     shown = finished.told.export_text()
-    assert shown.split()[:4] == STAGE.split()
+    assert shown.split()[:4] == COMPARISON.split()
     assert len(shown.split()) == 6, "more than the stage and its seconds was printed"
     assert not [name for name in figures if name in shown]
     assert read_model(finished.root / "evaluation.json", Evaluation).rows

@@ -8,7 +8,7 @@ import pytest
 import toy_method
 import toy_sanitised
 from commands import command
-from public_pages import write_asked
+from public_pages import content, write_asked
 from question_sets import write_set, write_space
 from small_jobs import on_this_ray
 from toy_bench import QUIET, SPOKEN, USERS
@@ -59,12 +59,6 @@ def released(request, bench, monkeypatch):
     for path in away.iterdir():
         path.rename((result.path if path.name == "private" else bench.folder) / path.name)
     assert bench.charges() == charges
-
-
-def content(folder):
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    stages = json.loads(files.pop("stages.json"))
-    return files, stages["inputs"], stages["counts"]
 
 
 def test_released_text_is_asked_about_under_its_certificate(request, released):

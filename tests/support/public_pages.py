@@ -1,7 +1,9 @@
 """Public pages as an encyclopedia has them: paragraphs about made-up places, whose facts stand in several of them."""
 
+import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -84,3 +86,10 @@ def write_asked(folder: Path, pages: int = 16) -> dict[str, object]:
         "keep.by": "measured",
     }
     return {f"questions.{name}": str(value) if isinstance(value, Path) else value for name, value in keys.items()}
+
+
+def content(folder: Path) -> tuple[dict[str, bytes], Any, Any]:
+    """Every file of a question set, but for the seconds: `stages.json` as its inputs and counts."""
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    stages = json.loads(files.pop("stages.json"))
+    return files, stages["inputs"], stages["counts"]

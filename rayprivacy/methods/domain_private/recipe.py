@@ -53,7 +53,7 @@ class CentralConfig(Config):
 
 
 class RedactedConfig(Config):
-    """The `redacted` block: which steps read redacted text (see `dpsgd.schedules`), and whether these are noisy too.
+    """The `redacted` block: which steps read redacted text (see `schedules`), and whether these are noisy too.
 
     Attributes:
         schedule: of the chance that a step does; `step` is JFT, and `none` makes every step noisy.

@@ -1,7 +1,7 @@
 """The plan of eDP-SGD: one charged training, with the paper's own epsilon beside ours where micro-batches are clipped.
 
 The paper takes a multiplier z as effective that is not: the clipped mean of a micro-batch moves by 2C, and noise is
-split over N workers, so that the same noise has the multiplier z / (2 sqrt N) (`accounting.decay`).
+split over N workers, so that the same noise has the multiplier z / (2 sqrt N) (`accounting.schedule`).
 """
 
 import math

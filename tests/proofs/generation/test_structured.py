@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from benchmark_modules import benchmark
 from small_trees import DAYS, FUNCTIONS, SCHEMA, pairs, request
 
 from rayprivacy.core.console import nobody
@@ -22,8 +23,9 @@ from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import ModelConfig, ParserConfig
 from rayprivacy.structures.grammar import Grammar, lispress
 from rayprivacy.structures.masks import LlguidanceMatcher, XgrammarMatcher, check_grammar
-from rayprivacy.structures.trees import names, parse, written
+from rayprivacy.structures.trees import names, parse
 
+written = benchmark("parsing_figures").written
 pytest.importorskip("xgrammar")
 pytest.importorskip("llguidance")
 GRAMMAR = Grammar(lispress([*FUNCTIONS, *DAYS.values()]))

@@ -112,3 +112,10 @@ def test_the_gate_stands_between_private_and_released(way, method):
     assert order.index(max(order)) == len(stops) - 1
     gate, released = stops.index("GATE"), stops.index("RELEASED")
     assert order[gate - 1] < order[gate] < order[released + 1]
+
+
+def test_the_flow_says_all_that_is_released_or_the_one_thing():
+    several = method_named("generator").card
+    alone = replace(several, released=several.released[:1])
+    assert "Released: generator, synthetic text and report.</desc>" in flow(several, DOWN)
+    assert "Released: generator.</desc>" in flow(alone, DOWN)

@@ -19,11 +19,12 @@ from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.keys import create_key
 from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.methods.two_stage.plan import PARSES, UTTERANCES
+from rayprivacy.runs.files import overridden
 from rayprivacy.tuning import selection
 from rayprivacy.tuning.outcome import conclude, open_study
 from rayprivacy.tuning.search import feasible, start_search
 from rayprivacy.tuning.selection import same_event
-from rayprivacy.tuning.space import assigned, load_space, merged
+from rayprivacy.tuning.space import load_space, merged
 
 NORM = {"training.clipping_norm": 1.0}
 CHARGED = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
@@ -96,7 +97,7 @@ def test_a_wrong_space_is_one_sentence(bench, blocks, says):
 def test_a_free_search_takes_no_key_of_the_recipe(bench, key):
     """Nor one of what was asked, answered, judged or annotated: neither searched nor fixed."""
     searched = FREE | {"search": {key: {"choice": [1, 2]}}}
-    for blocks in (searched, FREE | {"fixed": assigned({}, {key: 1})}):
+    for blocks in (searched, FREE | {"fixed": overridden({}, {key: 1})}):
         with pytest.raises(ConfigError, match=re.escape(f"'{key}' is searched or fixed and charging is 'free'")):
             load_space(bench.space(**blocks))
 

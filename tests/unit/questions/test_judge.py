@@ -104,10 +104,10 @@ def test_shares_are_as_asked_and_draws_are_the_seeds():
     assert made != simulated(ROWS, find, shares, seed=4)
 
 
-def learnt(rows, config, **others):
+def learnt(rows, config):
     made = simulated(rows, find)
     idf = Idf.of(words(each.claim.reference) for each in made)
-    return trained_judge([each.claim for each in made], [each.label for each in made], idf, config, **others)
+    return trained_judge([each.claim for each in made], [each.label for each in made], idf, config)
 
 
 @pytest.fixture(scope="module")
@@ -135,10 +135,7 @@ def test_a_saved_judge_says_the_same(by_words, tmp_path):
 def test_a_saved_judge_with_an_encoder_says_the_same(tmp_path):
     texts = [text for row in ROWS for text in (row["question"], row["context"])]
     base = save_tiny_bert(tmp_path / "bert", texts)
-    steps = []
-    config = JudgeConfig(encoder=str(base), epochs=1, batch=16, max_tokens=48)
-    judge = learnt(ROWS[:32], config, progress=steps.append)
-    assert steps[-1] == len(steps) > 3
+    judge = learnt(ROWS[:32], JudgeConfig(encoder=str(base), epochs=1, batch=16, max_tokens=48))
     assert judge.weights.shape == (10 + 1 + 3 + 1, 3)
     judge.save(tmp_path / "judge")
     claims = [each.claim for each in simulated(ROWS[:8], find)]

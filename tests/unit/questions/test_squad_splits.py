@@ -2,15 +2,14 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from benchmark_modules import BENCHMARKS
 
 from rayprivacy.questions.passages import plain, shared
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 CONTEXT = "In 2016 the champion (of the AFC) won. It was cold."
 
 
