@@ -362,7 +362,7 @@ def test_positions_that_cancel_do_not_make_a_norm_too_small(columns, units, widt
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize(("small", "large"), [(2e-23, 1e18), (1e18, 2e-23), (2e-28, 1e18)])
+@pytest.mark.parametrize(("small", "large"), [(2e-23, 1e18), (1e17, 2e-23), (2e-28, 1e18)])
 def test_products_that_are_zero_in_float32_do_not_make_a_norm_zero(small, large):
     outer = Outer(torch.full((1, 100, 4096), small), torch.full((1, 100, 256), large))
     assert not outer.short
