@@ -167,6 +167,7 @@ def _named(
         training.settings.chunk,
         context.corpus.corpus_digest(context.key),
         context.backbone.digest,
+        context.backbone.tokenizer_digest,
         *([private.digest_json(dict(scales))] if scales else []),
         stage=context.plan.stage(stage).name,
         central=context.plan.second.account if context.plan.second else "",

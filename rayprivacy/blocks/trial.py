@@ -31,6 +31,7 @@ from rayprivacy.models import features, loading
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.models.spelling import ids_of
 from rayprivacy.models.trainable import merged, trainable
 
 SAVED_BYTES = 2e9  # of a model that is written and read again; the packaged one has 0.3 to 0.5
@@ -55,14 +56,22 @@ def load_base(recipe: Any, readings: Sequence[Reading]) -> Backbone:
     """Load a base that has positions for whatever is read by `readings`, and written."""
     backbone, base = load_backbone(recipe.model), recipe.model.base
     blocks = [recipe.generation, getattr(recipe, "pseudo", None)]
-    written = [1 + block.max_tokens for block in blocks if block is not None]
-    read = [_MARKS + reading.max_tokens + (reading.max_context or 0) for reading in readings]
+    code = _longest_code(recipe, backbone)
+    written = [1 + code + block.max_tokens for block in blocks if block is not None]
+    read = [_MARKS + max(code, reading.max_context or 0) + reading.max_tokens for reading in readings]
     longest = max([*written, *read])
     loading.check_positions(backbone.model, longest)
     ids = loading.public_ids(backbone.model, min(longest, TRIED_TOKENS))
     with loading.telling(base, f"it cannot read {ids.shape[1]} tokens"), torch.no_grad():
         backbone.model.base_model(input_ids=ids)
     return backbone
+
+
+def _longest_code(recipe: Any, backbone: Backbone) -> int:
+    """Tokens of the longest control code in front of a text, where a recipe has codes."""
+    codes = getattr(recipe, "control_codes", None)
+    texts = [] if codes is None else [codes.text(cell) for cell in range(codes.cells)]
+    return max(map(len, ids_of(backbone.tokenizer, texts)), default=0) if any(texts) else 0
 
 
 def try_training(recipe: Any, backbone: Backbone, losses: Losses | None) -> None:

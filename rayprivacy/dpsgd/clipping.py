@@ -86,9 +86,14 @@ class Clipping:
         if self.kind == "per_layer":
             own = squared.sqrt()
             found = _shrink(own, norm / math.sqrt(squared.shape[1]))
-            return found.where(whole.isfinite()[:, None], 0).float()
+            return _rounded(found.where(whole.isfinite()[:, None], 0))
         found = norm / (whole + GAMMA) if self.kind == "automatic" else _shrink(whole, norm)
-        return found.where(whole.isfinite(), 0).float()
+        return _rounded(found.where(whole.isfinite(), 0))
+
+
+def _rounded(coefficients: Tensor) -> Tensor:
+    """In float32; what it holds with fewer digits is 0, since rounded up it would be too much."""
+    return coefficients.masked_fill(coefficients < torch.finfo(torch.float32).tiny, 0).float()
 
 
 def _shrink(norms: Tensor, most: float) -> Tensor:

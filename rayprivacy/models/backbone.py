@@ -153,6 +153,11 @@ class Backbone(Documents):
         """Digest of configuration, number format and all weights: what certificates and cached states name."""
         return model_digest(self.model)
 
+    @cached_property
+    def tokenizer_digest(self) -> str:
+        """Digest of what the tokenizer does, which is no part of the model."""
+        return digest_json(tokenizer_rules(self.tokenizer))
+
 
 def model_digest(model: Any) -> str:
     """Digest of the configuration, number format and all weights of a Hugging Face model."""

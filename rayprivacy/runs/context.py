@@ -271,7 +271,7 @@ class RunContext(Generic[R]):
         """
         with self.run.stage(BASE_MODEL):
             self.base = self.tried_base or load_backbone(self.recipe.model)
-            self.run.bind(base_model=self.base.digest, **public_inputs)
+            self.run.bind(base_model=self.base.digest, tokenizer=self.base.tokenizer_digest, **public_inputs)
         return self.base
 
     def asked(self, question: str) -> Asked:

@@ -9,7 +9,7 @@ micro-batches alone. It computes in float32 always. Its tokens are words and byt
 outputs stand at all places of a word.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ class WordTokenizer:
     up; whether a word is on the list depends on that word alone.
     """
 
+    special_tokens_map: Mapping[str, str] = {}  # it has none
+
     def __init__(self, words: Sequence[str]) -> None:
         self.words = tuple(words)
 
@@ -55,6 +57,10 @@ class WordTokenizer:
             places += [(begin, begin + len(word))] * (1 + len(letters))
             begin += len(word) + 1
         return {"input_ids": ids, "offset_mapping": places}
+
+    def get_vocab(self) -> dict[str, int]:
+        """Words by number."""
+        return self._numbers
 
     @cached_property
     def _numbers(self) -> dict[str, int]:

@@ -106,6 +106,7 @@ OWN_LOSS = (
     "nothing between calls."
 )
 LABEL_CHARS = 64  # of a label's value; a longer one is cut, as texts are
+LABEL_TOKENS = 128  # of a label's line at most: a model has positions for these, whoever is sampled
 CARD = Card(
     citation="DP-SGD (Abadi et al., CCS 2016)",
     sentence="a model was fine-tuned with clipped, noisy gradients of keyed samples of private text.",
@@ -150,7 +151,8 @@ def plan_training(recipe: TrainerRecipe) -> Plan:
 def reading_of(recipe: TrainerRecipe) -> Reading:
     """How a row is read: its text behind a line for each of its labels, which carries no loss."""
     labels = recipe.corpus.labels
-    return Reading(recipe.privacy.unit, labels, partial(label_lines, labels), recipe.training.max_tokens)
+    lines, most = partial(label_lines, labels), LABEL_TOKENS * len(labels)
+    return Reading(recipe.privacy.unit, labels, lines, recipe.training.max_tokens, max_context=most)
 
 
 def label_lines(labels: tuple[str, ...], row: Mapping[str, Any]) -> str:

@@ -250,17 +250,22 @@ def read_state(
     """Set weights and optimizer state of what this rank owns; collective. Returns the number of steps done.
 
     Nothing is set before all is checked: when one rank finds the folder incomplete, damaged, or written for something
-    else, all refuse it.
+    else, all refuse it. So they do where ranks read different states, as those of a shared disk may be seen late: sums
+    of two steps would be added up.
     """
-    problem = None
+    problem, steps = "", 0
     try:
         saved = _Saved(folder)
         saved.check(optimizer, sizes)
+        steps = saved.steps
     except ShardError as error:
         problem = str(error)
-    problems = [found for found in collectives.gather(problem) if found]
+    found = collectives.gather((problem, steps))
+    problems = [said for said, _ in found if said]
     if problems:
         raise ShardError(problems[0])
+    if len(set(found)) > 1:
+        raise ShardError(f"ranks read states of different steps, in {folder} and beside it: run again with --resume.")
     for partition in partitions:
         _set_partition(saved, optimizer, partition)
     collectives.wait()

@@ -42,7 +42,7 @@ Context = RunContext[GeneratorRecipe]
 def run(context: Context) -> Output | None:
     """Run, or finish, a recipe; None when it was stopped after some chunks, with its model saved."""
     recipe = context.recipe
-    codes, reading = Codes(recipe.codes, recipe.corpus.labels), reading_of(recipe)
+    codes, reading = recipe.control_codes, reading_of(recipe)
     context.shard()
     backbone = pretrain.load_model(context)
     shares = _shares(context, codes)
@@ -69,8 +69,8 @@ def run(context: Context) -> Output | None:
 
 def reading_of(recipe: GeneratorRecipe) -> Reading:
     """How a run reads a row: its text behind the control code of its labels."""
-    codes = Codes(recipe.codes, recipe.corpus.labels)
-    return Reading(recipe.privacy.unit, recipe.corpus.labels, codes.prefix, recipe.training.max_tokens)
+    prefix = recipe.control_codes.prefix
+    return Reading(recipe.privacy.unit, recipe.corpus.labels, prefix, recipe.training.max_tokens)
 
 
 def _shares(context: Context, codes: Codes) -> Any:

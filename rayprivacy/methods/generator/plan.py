@@ -1,7 +1,6 @@
 """The plan of the generator: the label histogram, and the steps of DP-SGD with the least noise that fits the budget."""
 
 from rayprivacy.blocks import match_plan, pretrain_plan, steps_plan, writing_plan
-from rayprivacy.generation.codes import Codes
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.release.histogram import HistogramMechanism
@@ -29,7 +28,7 @@ class Shares(Block):
 
     def stages(self, recipe: GeneratorRecipe) -> tuple[Stage, ...]:
         """One histogram."""
-        cells, sigma = Codes(recipe.codes, recipe.corpus.labels).cells, recipe.codes.sigma
+        cells, sigma = recipe.control_codes.cells, recipe.codes.sigma
         if not recipe.has_histogram:
             return (Stage(CODES, "nothing: all are equal", f"{cells} codes", efforts=()),)
         shares = HistogramMechanism(cells=cells, sigma=sigma, unit=recipe.privacy.unit)

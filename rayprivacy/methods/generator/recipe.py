@@ -67,7 +67,7 @@ class GeneratorRecipe(pretrain_plan.PretrainedRecipe, match_plan.MatchedRecipe):
     @model_validator(mode="after")
     def _can_run(self) -> "GeneratorRecipe":
         steps_plan.check_sampled(self)
-        Codes(self.codes, self.corpus.labels)
+        self.control_codes  # noqa: B018 - refuses lists that do not fit the labels
         return self
 
     @model_validator(mode="after")
@@ -76,6 +76,11 @@ class GeneratorRecipe(pretrain_plan.PretrainedRecipe, match_plan.MatchedRecipe):
             sigma = small_vote_noise(self.privacy.epsilon)
             object.__setattr__(self, "codes", self.codes.model_copy(update={"noise_multiplier": sigma}))  # it is frozen
         return self
+
+    @property
+    def control_codes(self) -> Codes:
+        """The control codes of the labels."""
+        return Codes(self.codes, self.corpus.labels)
 
     @property
     def has_histogram(self) -> bool:

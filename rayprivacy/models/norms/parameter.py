@@ -12,9 +12,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from rayprivacy.models.norms.terms import Dense, Outer, Rows, Weights, product
-
-MARGIN = 2 * torch.finfo(torch.float32).eps  # steps of rounding that are added to squared norms, see `terms`
+from rayprivacy.models.norms.terms import MARGIN, Dense, Outer, Rows, Weights, product
 
 Term = Dense | Outer | Rows
 
@@ -56,8 +54,8 @@ class ParameterGradient:
         if self.rows is not None and self.outer is not None:
             squared = squared + 2 * self.rows.inner(self.outer)
             squared = squared.where(squared.isfinite(), torch.inf)  # an overflow below zero would be no length at all
-        rounding = 0.0 if self.outer is None else self.outer.rounding
-        norm = (squared.clamp(min=0) + MARGIN * length.square()).sqrt()
+        margin, rounding = (MARGIN, 0.0) if self.outer is None else (self.outer.margin, self.outer.rounding)
+        norm = (squared.clamp(min=0) + margin * length.square()).sqrt()
         return (norm + rounding * length).square()
 
 

@@ -12,8 +12,12 @@ or from the gradient itself when that is no larger than its operands; it is kept
 
 Rounding. What is summed up must not be longer than the norm that it was clipped by, so norms are bounds from above:
 
-- Where positions nearly cancel, a Gram sum can be too small, by about one float32 step of the square of
-  `length` = sum_s ||l_s|| ||r_s||. `parameter` therefore adds a few such steps.
+- Where positions nearly cancel, a Gram sum is mostly rounding. A float32 inner product of m columns can be off by m
+  half steps, and comes near to it where columns are alike, so that partial sums are all rounded the same way: of such a
+  unit 3 C left a layer of 4,096 columns, and 7 C one of 49,152. So Gram matrices are computed in float64. A GPU, whose
+  float64 may be slow, multiplies COLUMNS columns at a time in float32, and adds up in float64: both matrices are off by
+  less than COLUMNS steps of the square of `length` = sum_s ||l_s|| ||r_s||, which `parameter` adds (`margin`). Products
+  that are 0 in float32, though their factors are not, are made up for there by FLOOR, of each column in `length`.
 - A weighted sum multiplies c l_s by r_s. Where operands are rounded to a format with unit roundoff u (2^-8 in bfloat16,
   on a GPU), c l_s is rounded again, each position by itself, so that the errors do not cancel where the positions do.
   Norms were taken of round(l_s), and c round(l_s) and round(c l_s) are both within u c ||l_s|| of c l_s. So the sum is
@@ -25,10 +29,18 @@ Rounding. What is summed up must not be longer than the norm that it was clipped
   bfloat16 numbers are exact in float32), and are copied to float32 elsewhere.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
+
+EXACT = frozenset({"cpu"})  # kinds of device whose float64 is good for Gram matrices
+COLUMNS = 256  # of one float32 product elsewhere
+FLOOR = 2.0**-100  # even times a margin it is far above float32's least number
+_MOST = torch.finfo(torch.float32).max
+MARGIN = 2 * torch.finfo(torch.float32).eps  # of the square of a length, for what is rounded once or twice
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,18 +73,21 @@ class Weights:
 
 def batched_product(left: Tensor, right: Tensor) -> Tensor:
     """[units, n, m] times [units, m, k] in float32."""
-    with torch.autocast(left.device.type, enabled=False):
-        if dtype := operand_dtype(left, right):
-            return torch.bmm(left.to(dtype), right.to(dtype), out_dtype=torch.float32)
-        return torch.bmm(left.float(), right.float())
+    return _product(torch.bmm, left, right)
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """[n, m] times [m, k] in float32."""
+    return _product(torch.mm, left, right)
+
+
+def _product(multiply: Callable[..., Tensor], left: Tensor, right: Tensor) -> Tensor:
+    # Whatever a loss, a module that it imports or a container has set: TensorFloat32 rounds operands to 11 bits.
+    torch.set_float32_matmul_precision("highest")
     with torch.autocast(left.device.type, enabled=False):
         if dtype := operand_dtype(left, right):
-            return torch.mm(left.to(dtype), right.to(dtype), out_dtype=torch.float32)
-        return torch.mm(left.float(), right.float())
+            return multiply(left.to(dtype), right.to(dtype), out_dtype=torch.float32)
+        return multiply(left.float(), right.float())
 
 
 def operand_dtype(left: Tensor, right: Tensor) -> torch.dtype | None:
@@ -133,6 +148,11 @@ class Outer:
         return Dense(batched_product(self.left.transpose(1, 2), self.right))
 
     @property
+    def margin(self) -> float:
+        """How much of the square of `length` a squared norm can be too small by."""
+        return MARGIN if self.left.device.type in EXACT else COLUMNS * torch.finfo(torch.float32).eps
+
+    @property
     def rounding(self) -> float:
         """By how much of `length` a weighted sum can exceed its norm; see the module."""
         dtype = operand_dtype(self.left, self.right)
@@ -140,21 +160,20 @@ class Outer:
         return twice_unit * (1 + twice_unit)
 
     def squared(self) -> tuple[Tensor, Tensor]:
-        """Squared norms, float64 [units], by Gram matrices, and `length` [units] that bounds their rounding.
+        """Squared norms, float64 [units], by Gram matrices, and `length` [units], of which `margin` is rounding.
 
         Gram matrices are symmetric: the quarter of later positions against earlier ones is not computed.
         """
         half = self.left.shape[1] // 2
-        early = self._gram(slice(half), slice(half))
-        every = self._gram(slice(None), slice(half, None))
-        across, late = every[:, :half], every[:, half:]
-        sums = [gram.sum((1, 2), dtype=torch.float64) for gram in (early, late, across)]
-        return sums[0] + sums[1] + 2 * sums[2], _lengths(early) + _lengths(late)
-
-    def _gram(self, these: slice, those: slice) -> Tensor:
-        """Inner products [units, these, those] of the outer products at these positions with those."""
-        gram = batched_product(self.left[:, these], self.left[:, those].transpose(1, 2))
-        return gram.mul_(batched_product(self.right[:, these], self.right[:, those].transpose(1, 2)))
+        early = [_gram(side[:, :half], side[:, :half]) for side in (self.left, self.right)]
+        every = [_gram(side, side[:, half:]) for side in (self.left, self.right)]
+        late = [gram[:, half:] for gram in every]
+        sums = [torch.mul(*grams).sum((1, 2)) for grams in (early, late, [gram[:, :half] for gram in every])]
+        left, right = (
+            torch.cat([_squares(early[at], side[:, :half]), _squares(late[at], side[:, half:])], 1)
+            for at, side in enumerate((self.left, self.right))
+        )
+        return sums[0] + sums[1] + 2 * sums[2], (left * right).sqrt().sum(1)
 
     def scaled(self, weights: Weights) -> tuple[Tensor, Tensor]:
         """Both sides of the units that take part, one of them times their coefficients: [positions, n], [positions, m].
@@ -168,8 +187,20 @@ class Outer:
         return left.flatten(0, 1), right.flatten(0, 1)
 
 
-def _lengths(gram: Tensor) -> Tensor:
-    return gram.diagonal(dim1=1, dim2=2).sqrt().sum(1, dtype=torch.float64)
+def _squares(gram: Tensor, vectors: Tensor) -> Tensor:
+    """Squared lengths of vectors, or a little more; infinite where float32 could not hold them."""
+    squares = gram.diagonal(dim1=1, dim2=2)
+    if vectors.device.type not in EXACT:
+        squares = squares + vectors.shape[2] * FLOOR * vectors.ne(0).any(2)  # padding has length 0
+    return squares.where(squares <= _MOST, torch.inf)
+
+
+def _gram(these: Tensor, those: Tensor) -> Tensor:
+    """Inner products of vectors [units, these, m] with [units, those, m], float64 [units, these, those]."""
+    pieces = zip(these.split(COLUMNS, 2), those.transpose(1, 2).split(COLUMNS, 1), strict=True)
+    if these.device.type in EXACT:
+        return reduce(torch.add, (torch.bmm(one.double(), other.double()) for one, other in pieces))
+    return reduce(torch.add, (batched_product(one, other).double() for one, other in pieces))
 
 
 @dataclass(frozen=True, repr=False)
@@ -205,8 +236,7 @@ class Rows:
         """Inner products [units] with outer products of a tied weight: sum_{s,t} left_s[id_t] (right_s . right_t)."""
         positions = outer.left.shape[1]
         picked = outer.left.gather(2, self.ids[:, None].expand(-1, positions, -1))
-        right = outer.right.to(torch.float32)
-        return batched_product(right, self.right.transpose(1, 2)).mul_(picked).sum((1, 2), dtype=torch.float64)
+        return _gram(outer.right.to(torch.float32), self.right).mul_(picked).sum((1, 2))
 
     def add_to(self, dense: Dense) -> Dense:
         """The sum with gradients [units, *shape], which are changed in place."""

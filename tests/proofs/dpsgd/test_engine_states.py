@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.files import read_json, write_json
-from rayprivacy.dpsgd import checkpoints
+from rayprivacy.dpsgd import checkpoints, collectives
 
 MOMENTUM = SGD.model_copy(update={"momentum": 0.5, "learning_rate": 1e-2})
 KINDS: dict[str, dict[str, Any]] = {
@@ -143,6 +143,15 @@ def test_a_state_of_another_model_optimizer_or_step_is_refused(whole):
     assert "is of AdamW, not of SGD" in refused(replace(case, optimizer=MOMENTUM))
     assert "step 1 was opened before: go on with 2" in refused(replace(case, first=1))
     assert not refused(case)
+
+
+def test_ranks_that_read_states_of_different_steps_are_refused(tmp_path, monkeypatch):
+    """On a shared disk that shows one of them an older folder, they would add up sums of two steps."""
+    taken(replace(_case("alone", "first"), save_at=tmp_path))
+    case, gather = replace(_case("alone", "last"), load_from=tmp_path), collectives.gather
+    assert not refused(case)
+    monkeypatch.setattr(collectives, "gather", lambda own: [own, ("", 7)] if own == ("", 2) else gather(own))
+    assert "ranks read states of different steps" in refused(case)
 
 
 @pytest.mark.parametrize("noise", [None, "AES-256"])

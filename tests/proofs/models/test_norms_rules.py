@@ -1,5 +1,6 @@
 """Norms and sums of units' gradients, by the rule of each module, are those of the gradients themselves."""
 
+import functools
 import itertools
 import math
 import weakref
@@ -304,41 +305,6 @@ def test_a_bad_unit_has_a_bad_norm_and_leaves_the_sum_alone(mixture, bad):
     assert weighted_sum([gradient], [Weights.of(finite.float())]).isfinite().all()
 
 
-@pytest.mark.parametrize("scale", [1e10, 1e19, 1e20, 1e21, 1e25])
-def test_a_tied_weight_whose_products_overflow_below_zero_is_no_short_one(scale):
-    """Its head and its embedding point away from each other, so that their inner product is minus infinity."""
-    head = Outer(torch.full((1, 40, 50), -0.1), torch.full((1, 40, 64), 1e18))
-    rows = Rows(torch.zeros(1, 40, dtype=torch.int64), torch.full((1, 40, 64), scale), torch.Size([50, 64]))
-    gradient = ParameterGradient(None, head.by_unit(1), rows.by_unit(1))
-    norm = gradient.squared().sqrt().item()
-    whole = weighted_sum([gradient], [Weights.of(torch.ones(1))]).double().norm().item()
-    assert not math.isfinite(norm) or norm >= whole * (1 - 1e-5)
-    assert math.isfinite(norm) is (scale < 1e19)
-
-
-def test_positions_that_cancel_do_not_make_a_norm_too_small():
-    """Two positions of opposite gradients, thousands of times longer than their sum: a Gram sum is mostly rounding."""
-    units, width = 2000, 64
-    left, right = _normal(units, 1, width, seed=1), _normal(units, 1, width, seed=2)
-    sizes = torch.logspace(-5, -2, units)[:, None, None]
-    nearly = -left * (1 + sizes * _normal(units, 1, width, seed=3))
-    outer = Outer(torch.cat([left, nearly], 1), torch.cat([right, right], 1))
-    assert not outer.short
-    assert isinstance(ParameterGradient.of([_outer(40, 0)[0]], 1).dense, Dense), "small for its length"
-    true = (outer.left.double().sum(1).norm(dim=1) * right[:, 0].double().norm(dim=1)).square()
-    assert (outer.squared()[0] < 0.9 * true).any()  # what the margin is for
-    found = ParameterGradient.of([outer], 1).squared().double()
-    assert (found >= true * (1 - 1e-5)).all()
-    # Low-precision operands are summed in float32.
-    left, right = _normal(UNITS, 3, VOCABULARY).bfloat16(), _normal(UNITS, 3, WIDTH, seed=1).bfloat16()
-    expected = torch.einsum("usn,usm->unm", left.double(), right.double())
-    gradient = ParameterGradient.of([Outer(left, right)], 1)
-    torch.testing.assert_close(gradient.squared().double(), expected.square().sum((1, 2)), rtol=1e-5, atol=0)
-    total = weighted_sum([gradient], [Weights.of(torch.ones(UNITS))])
-    assert total.dtype == torch.float32
-    torch.testing.assert_close(total.double(), expected.sum(0), rtol=1e-5, atol=1e-5)
-
-
 @pytest.fixture(params=["on a CPU", "as on a GPU"])
 def device(request, monkeypatch):
     """Products as this processor makes them, or of operands rounded to the lower dtype, as a GPU makes them."""
@@ -351,9 +317,100 @@ def device(request, monkeypatch):
         return torch.mm(left.to(dtype).float(), right.to(dtype).float())
 
     if request.param == "as on a GPU":
+        monkeypatch.setattr(terms, "EXACT", frozenset())
         monkeypatch.setattr(terms, "operand_dtype", low)
         monkeypatch.setattr("rayprivacy.models.norms.parameter.product", product)
         monkeypatch.setattr(terms, "batched_product", lambda left, right: torch.bmm(left.float(), right.float()))
+    return request.param
+
+
+@pytest.mark.parametrize("scale", [1e10, 1e19, 1e20, 1e21, 1e25])
+def test_a_tied_weight_whose_products_overflow_below_zero_is_no_short_one(scale, device):
+    """Its head and its embedding point away from each other, so that their inner product is minus infinity."""
+    head = Outer(torch.full((1, 40, 50), -0.1), torch.full((1, 40, 64), 1e18))
+    rows = Rows(torch.zeros(1, 40, dtype=torch.int64), torch.full((1, 40, 64), scale), torch.Size([50, 64]))
+    gradient = ParameterGradient(None, head.by_unit(1), rows.by_unit(1))
+    norm = gradient.squared().sqrt().item()
+    whole = weighted_sum([gradient], [Weights.of(torch.ones(1))]).double().norm().item()
+    assert not math.isfinite(norm) or norm >= whole * (1 - 1e-5)
+    assert math.isfinite(norm) is (scale < 1e19 or device == "on a CPU")
+
+
+def _alike(units, width):
+    """Two positions whose columns are alike, as those of a softmax that knows nothing: sums are rounded one way."""
+    sizes = torch.rand(units, 1, 1, generator=torch.Generator().manual_seed(1)) + 0.5
+    return sizes.expand(units, 1, width), torch.ones(units, 1, width)
+
+
+def _mixed(units, width):
+    return _normal(units, 1, width, seed=1), _normal(units, 1, width, seed=3)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize(
+    ("columns", "units", "width"), [(_mixed, 2000, 64), (_alike, 2000, 384), (_alike, 100, 8192), (_mixed, 20, 50_000)]
+)
+def test_positions_that_cancel_do_not_make_a_norm_too_small(columns, units, width):
+    """Two positions of opposite gradients, thousands of times longer than their sum: a Gram sum is mostly rounding."""
+    (left, change), right = columns(units, width), _normal(units, 1, 256, seed=2)
+    nearly = -left * (1 + torch.logspace(-5, -2, units)[:, None, None] * change)
+    outer = Outer(torch.cat([left, nearly], 1), torch.cat([right, right], 1))
+    assert not outer.short
+    true = (outer.left.double().sum(1).norm(dim=1) * right[:, 0].double().norm(dim=1)).square()
+    found = ParameterGradient.of([outer], 1).squared().double()
+    assert (found >= true * (1 - 1e-5)).all()
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize(("small", "large"), [(2e-23, 1e18), (1e17, 2e-23), (2e-28, 1e18)])
+def test_products_that_are_zero_in_float32_do_not_make_a_norm_zero(small, large):
+    outer = Outer(torch.full((1, 100, 4096), small), torch.full((1, 100, 256), large))
+    assert not outer.short
+    true = 100 * small * large * math.sqrt(4096 * 256)
+    assert ParameterGradient.of([outer], 1).squared().sqrt().item() >= true * (1 - 1e-5)
+    padding = Outer(0 * outer.left, outer.right)
+    assert not ParameterGradient.of([padding], 1).squared().any(), "of whom nothing is clipped"
+
+
+def test_low_precision_operands_are_summed_in_float32():
+    assert isinstance(ParameterGradient.of([_outer(40, 0)[0]], 1).dense, Dense), "small for its length"
+    left, right = _normal(UNITS, 3, VOCABULARY).bfloat16(), _normal(UNITS, 3, WIDTH, seed=1).bfloat16()
+    expected = torch.einsum("usn,usm->unm", left.double(), right.double())
+    gradient = ParameterGradient.of([Outer(left, right)], 1)
+    torch.testing.assert_close(gradient.squared().double(), expected.square().sum((1, 2)), rtol=1e-5, atol=0)
+    total = weighted_sum([gradient], [Weights.of(torch.ones(UNITS))])
+    assert total.dtype == torch.float32
+    torch.testing.assert_close(total.double(), expected.sum(0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["flat", "per_layer", "automatic"])
+def test_no_coefficient_is_rounded_up_to_more_than_the_norm(kind):
+    """Numbers below 1e-38 have few digits in float32, and may be rounded up by a tenth."""
+    norms = torch.logspace(-9, 46, 2000, dtype=torch.float64)
+    coefficients = Clipping(1.0, kind).coefficients(norms[:, None].square()).flatten()
+    assert (coefficients.double() * norms <= 1).all()
+    assert (coefficients > 0).sum() > 1600
+
+
+@pytest.mark.parametrize("chosen", ["high", "medium"])
+def test_products_are_of_float32_whatever_the_process_has_set(chosen, monkeypatch):
+    """TensorFloat32, which containers and losses set, would round operands after the norm was taken."""
+    seen = []
+
+    def watched(real, *args, **named):
+        seen.append(torch.get_float32_matmul_precision())
+        return real(*args, **named)
+
+    for name in ("mm", "bmm"):
+        monkeypatch.setattr(torch, name, functools.partial(watched, getattr(torch, name)))
+    before = torch.get_float32_matmul_precision()
+    try:
+        for make in (lambda each: terms.product(each[0], each[0].T), lambda each: terms.batched_product(each, each.mT)):
+            torch.set_float32_matmul_precision(chosen)
+            make(torch.ones(1, 2, 2))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert set(seen) == {"highest"}
 
 
 @pytest.mark.usefixtures("device")

@@ -18,6 +18,7 @@ from rayprivacy.methods.registry import method_of, parse_recipe
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import AdapterConfig, ModelConfig
 from rayprivacy.models.trainable import merged, trainable
+from rayprivacy.trainer.method import LABEL_TOKENS, TrainerRecipe, reading_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -198,6 +199,22 @@ def test_a_base_is_refused_before_there_is_an_account(name, tiny_base, tmp_path)
     if (tmp_path / "ledger.db").exists():
         with closing(Ledger.open(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
             assert not ledger.accounts()
+
+
+def test_what_stands_in_front_of_a_text_needs_positions_too(tiny_base, tmp_path):
+    """Otherwise the step that first samples a user of a long text behind it ends a run that was charged."""
+    base = tmp_path / "base"
+    _model("GPT2LMHeadModel", "GPT2Config", n_embd=32, n_layer=2, n_head=4, n_positions=16)(base, tiny_base)
+    keys = _recipe(base, tmp_path, {"codes": {"values": {"topic": ["food", "pets"]}}})
+    labels = {"corpus": keys["corpus"] | {"labels": ["topic"]}}
+    with pytest.raises(ConfigError, match=r"positions for 16 tokens, and texts of up to (1[7-9]|[2-9]\d)"):
+        method_of(parse_recipe(keys | labels)).try_base(parse_recipe(keys | labels))
+    trainer = TrainerRecipe.parse(
+        {"corpus": {"user": "user", "text": "text", "labels": ["topic"]}, "training": {"max_tokens": 12}}
+        | {name: keys[name] for name in ("privacy", "model")}
+    )
+    with pytest.raises(ConfigError, match=f"positions for 16 tokens, and texts of up to {LABEL_TOKENS + 14} "):
+        trial.load_base(trainer, [reading_of(trainer)])
 
 
 @pytest.mark.parametrize("name", ["an adapter", "a pointer in place of weights"])

@@ -86,6 +86,26 @@ def test_other_public_text_is_another_input_of_the_release(tmp_path, tiny_base, 
     assert others != inputs
 
 
+def _of_base(folder, base, out):
+    with _opened(folder, base, out) as (context, trained):
+        context.load_model()
+        return context.recipe.release_id, training._named(context, STAGE, trained).inputs
+
+
+def test_another_tokenizer_is_another_input_and_a_run_is_held_to_its_own(tmp_path, tiny_base, one_thread):
+    """Weights say nothing of it. Equal names would be equal noise, under which a refusal tells whether users differ."""
+    base = shutil.copytree(tiny_base, tmp_path / "base")
+    release, inputs = _of_base(tmp_path, base, "one")
+    assert _of_base(tmp_path, base, "two") == (release, inputs)
+    rules = json.loads((base / "tokenizer.json").read_text())
+    (base / "tokenizer.json").write_text(json.dumps(rules | {"normalizer": {"type": "Lowercase"}}))
+    again, others = _of_base(tmp_path, base, "three")
+    assert again == release
+    assert others != inputs
+    with pytest.raises(ConfigError, match=r"the tokenizer of .* changed since the run began"):
+        _of_base(tmp_path, base, "one")
+
+
 def _found(run):
     events = [json.loads(line) for line in (run / RUN_LOG).read_text().splitlines()]
     return [line["stage"] for line in events if line["event"] == FOUND]
