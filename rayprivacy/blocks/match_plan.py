@@ -117,15 +117,15 @@ class Match(Block):
         candidates = recipe.candidates(texts)
         kept = f"{texts} texts of {candidates} are kept"
         read = SENTENCES_CALL + (recipe.corpus.max_records_per_user or 1) * SENTENCE
-        efforts = (
+        efforts: tuple[Effort, ...] = (
             Effort("product", _EMBEDDINGS * candidates * SENTENCE),
             Effort("product", read, users=True, processes=self.parts, threads=False),
         )
         words = f"; words of {match.words}" if match.words else ""
         detail = f"one Gaussian release of multiplier {match.sigma:g}{words}; {kept}"
-        work = (Work(PARTS_VOTED, self.parts),)
+        work: tuple[Work, ...] = (Work(PARTS_VOTED, self.parts),)
         if match.words:  # how many texts lack one is known when the votes are
-            writing = recipe.generation.model_copy(update={"texts": math.ceil(_OPENED * candidates)})
+            writing: Any = recipe.generation.model_copy(update={"texts": math.ceil(_OPENED * candidates)})
             (written,) = Writing(MATCH, writing, TEXTS_OPENED).stages(recipe)
             work, efforts = (*work, *written.work), (*efforts, *written.efforts)
         return (Stage(MATCH, "private text", detail, (margins.event,), work=work, efforts=efforts, mechanism=margins),)

@@ -44,7 +44,8 @@ def missing(shares: npt.NDArray[np.float64], found: npt.NDArray[np.int64]) -> np
     [0, 2, 1]
     """
     counts = np.bincount(found, minlength=len(shares))
-    return np.maximum(np.rint(len(found) * shares).astype(np.int64) - counts, 0)
+    lacking: npt.NDArray[np.int64] = np.maximum(np.rint(len(found) * shares).astype(np.int64) - counts, 0)
+    return lacking
 
 
 def opened(

@@ -28,9 +28,9 @@ from rayprivacy.core.written import dump_yaml
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.evaluation.figures import mean_figure
 from rayprivacy.methods.registry import load_recipe, method_of
-from rayprivacy.questions.choosing import MEASURED, Choosing, Judged, Sets
+from rayprivacy.questions.choosing import Choosing, Judged, Sets
 from rayprivacy.questions.keep import may_be_kept
-from rayprivacy.questions.public import ANNOTATIONS, annotations, public_pairs, rows_of_annotations
+from rayprivacy.questions.public import ANNOTATIONS, MEASURED, annotations, public_pairs, rows_of_annotations
 from rayprivacy.questions.settings import QuestionsConfig, parse_questions
 from rayprivacy.runs.directory import RECIPE
 from rayprivacy.runs.files import overridden
