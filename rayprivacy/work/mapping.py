@@ -126,7 +126,7 @@ def in_actors(
     An actor makes `kind(job)`, which loads a model say, with its first item, and calls it with every item it is given,
     one at a time. The pool begins with one actor, and grows to at `most` so many while there is work and room.
     """
-    left, losses = {number: pickle.dumps(item) for number, item in items}, 0
+    left, losses, ever = {number: pickle.dumps(item) for number, item in items}, 0, False
     while left:
         blocks = (pa.table({"number": [number], "item": [item]}) for number, item in left.items())
         size = min(most, len(left))
@@ -155,8 +155,11 @@ def in_actors(
         if failure is not None:
             raise failure  # outside the except block, so that Ray's text does not come along
         if losses:
+            ever = True
             del pool
             gc.collect()  # what is left of a lost pool has references in circles, and its actors would keep their room
+    if ever:
+        gc.collect()  # by now no thread holds one
 
 
 def _mapped(dataset: "ray.data.Dataset", work: Any, **options: Any) -> "ray.data.Dataset":
