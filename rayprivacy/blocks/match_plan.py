@@ -38,7 +38,7 @@ class MatchConfig(config.Config):
         words: `profile.json` of a finished profile, whose released words are voted for as well, and written where the
             candidates lack them; None leaves them out.
         noise_multiplier: sigma of the votes by topic and length, noise std / L2 sensitivity; None lets a recipe
-            take 5, or more where its epsilon is below 3 (see `release.small_votes`).
+            take 5, or more where its epsilon is below 3 (see `release.histogram.small_vote_noise`).
     """
 
     candidates: float = Field(default=3.0, ge=1, le=100)

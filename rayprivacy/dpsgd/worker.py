@@ -4,7 +4,7 @@
                           coins -> sampled users -> physical batches -> clipped sums -> noise -> optimizer
                       all ranks save their part of the state; rank 0 commits the chunk
 
-Units are on disk, and a step reads those that it samples, while the step before it runs (`unit_file`, `ahead`). Parts
+Units are on disk, and a step reads those that it samples, while the step before it runs (`units`, `ahead`). Parts
 of the corpus are dealt out to ranks, or slices of parts where there are more ranks.
 
 A worker that dies takes the others with it; Ray Train starts them again, and they go on from the saved state. The steps

@@ -38,7 +38,7 @@ class CodesConfig(Config):
         values: for each of corpus.labels, its public values; `other` is always one more.
         histogram: release how often each combination occurs, with noise and for a charge; if false, all are equal.
         noise_multiplier: sigma of that release, noise std / L2 sensitivity; None lets a recipe take 5, or more
-            where its epsilon is below 3 (see `release.small_votes`).
+            where its epsilon is below 3 (see `release.histogram.small_vote_noise`).
     """
 
     values: dict[str, tuple[Label, ...]] = Field(default={})

@@ -1,4 +1,4 @@
-"""How much each stage of SeqPATE computes, for estimates of time (see `runs.effort`). Public numbers alone.
+"""How much each stage of SeqPATE computes, for estimates of time (see `runs.estimate`). Public numbers alone.
 
 Private text is taken to be half as long as the recipe lets it be. Teachers that train layers, and students that do, are
 counted as if they trained the whole model.
