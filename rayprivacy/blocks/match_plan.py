@@ -25,6 +25,7 @@ from rayprivacy.runs.recipe import FREE, Recipe
 MATCH = "topics and lengths"
 PARTS_VOTED, TEXTS_OPENED = "parts_voted", "texts_opened"
 MOST_WORDS = 100  # that are voted for: the commonest
+_OPENER = 32  # tokens of the first words of a text with a released word behind them, at most
 _EMBEDDINGS = 2  # of each candidate: when topics are made, and when it is cut
 _OPENED = 0.25  # of the candidates, for estimates of time: how many are written besides for words that they lack
 
@@ -154,6 +155,12 @@ def profile_of(path: str) -> Profile:
             " or leave the key out."
         )
     return found
+
+
+def opener_tokens(recipe: Any) -> int:
+    """How many tokens an opener has at most; 0 for a recipe without words."""
+    match = getattr(recipe, "match", None)
+    return _OPENER if match is not None and match.words is not None else 0
 
 
 def _margins(match: MatchConfig, recipe: Recipe) -> Margins:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import torch
 
 from rayprivacy.blocks import writing
-from rayprivacy.blocks.match_plan import TEXTS_OPENED
+from rayprivacy.blocks.match_plan import TEXTS_OPENED, opener_tokens
 from rayprivacy.core.files import read_json, write_json
 from rayprivacy.core.private import digest_json
 from rayprivacy.generation.codes import Codes
@@ -51,35 +51,42 @@ def missing(shares: npt.NDArray[np.float64], found: npt.NDArray[np.int64]) -> np
 def opened(
     context: RunContext[Any], candidates: Path, words: Sequence[str], lacking: npt.NDArray[np.int64], codes: Codes
 ) -> pa.Table:
-    """A table like that of the candidates, with `lacking` texts behind openers for each word, less degenerate ones."""
+    """A table like that of the candidates, with `lacking` texts behind openers for each word.
+
+    It has fewer where a text is degenerate, and where a word and all first words are longer than `opener_tokens`: a
+    base is known to have positions for no more.
+    """
     recipe, folder = context.recipe, context.run.root / directory.MODEL
     named = digest_json([read_written(candidates).source, [*words], lacking.tolist()])[:16]
-    prompts = _prompts(context, context.run.public(f"openers-{named}.json"), candidates, words, lacking, codes)
-    path = context.run.public("opened.parquet")
+    path, kept = context.run.public("opened.parquet"), context.run.public(f"openers-{named}.json")
+    if not kept.exists():  # kept, since another machine's last bits could draw others
+        begun = beginnings_of(pq.read_table(candidates), codes, recipe.seed)
+        write_json(kept, _drawn_by(load_saved(folder), begun, words, lacking, codes, context))
+        trim_memory(collect=True)  # of the model
+    prompts = [(cell, codes.text(cell) + opener) for cell, opener in read_json(kept)]
+    if not prompts:
+        return pq.read_table(candidates).slice(0, 0)
     context.progress.expect(TEXTS_OPENED, len(prompts))
     source = digest_json([named, [list(each) for each in prompts]])
     writing.written_once(context, folder, prompts, recipe.generation, codes, path, source, TEXTS_OPENED, begun=True)
     return pq.read_table(path)
 
 
-def _prompts(
-    context: RunContext[Any],
-    path: Path,
-    candidates: Path,
+def _drawn_by(
+    model: Backbone,
+    begun: Sequence[Begun],
     words: Sequence[str],
     lacking: npt.NDArray[np.int64],
     codes: Codes,
+    context: RunContext[Any],
 ) -> list[Begun]:
-    """The openers behind their control codes; kept, since another machine's last bits could draw others."""
-    if not path.exists():
-        seed = context.recipe.seed
-        begun = beginnings_of(pq.read_table(candidates), codes, seed)
-        model = load_saved(context.run.root / directory.MODEL)
-        chances = chances_of(model, [codes.text(cell) + text for cell, text in begun], words)
-        del model
-        trim_memory()
-        write_json(path, drawn(begun, chances, words, lacking, seed))
-    return [(cell, codes.text(cell) + opener) for cell, opener in read_json(path)]
+    most = opener_tokens(context.recipe)
+    room = most - max(len(model.ids(f" {word}")) for word in words)
+    fit = [(cell, text) for cell, text in begun if len(model.ids(text)) <= room]
+    if not fit:
+        return []
+    chances = chances_of(model, [codes.text(cell) + text for cell, text in fit], words)
+    return drawn(fit, chances, words, lacking, context.recipe.seed)
 
 
 def beginnings_of(candidates: pa.Table, codes: Codes, seed: int) -> list[Begun]:

@@ -21,7 +21,9 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from rayprivacy.blocks.match_plan import opener_tokens
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.corpus.public import load_prompts
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
 from rayprivacy.dpsgd.clipping import BookKeeping, Clipping
 from rayprivacy.dpsgd.independence import check_memory
@@ -57,7 +59,8 @@ def load_base(recipe: Any, readings: Sequence[Reading]) -> Backbone:
     backbone, base = load_backbone(recipe.model), recipe.model.base
     blocks = [recipe.generation, getattr(recipe, "pseudo", None)]
     code = _longest_code(recipe, backbone)
-    written = [1 + code + block.max_tokens for block in blocks if block is not None]
+    begun = code + max(_longest_prompt(recipe, backbone), opener_tokens(recipe))
+    written = [1 + begun + block.max_tokens for block in blocks if block is not None]
     read = [_MARKS + max(code, reading.max_context or 0) + reading.max_tokens for reading in readings]
     longest = max([*written, *read])
     loading.check_positions(backbone.model, longest)
@@ -72,6 +75,15 @@ def _longest_code(recipe: Any, backbone: Backbone) -> int:
     codes = getattr(recipe, "control_codes", None)
     texts = [] if codes is None else [codes.text(cell) for cell in range(codes.cells)]
     return max(map(len, ids_of(backbone.tokenizer, texts)), default=0) if any(texts) else 0
+
+
+def _longest_prompt(recipe: Any, backbone: Backbone) -> int:
+    """Tokens of the longest prompt with which texts are begun, where a recipe has a file of them or is given one."""
+    if not hasattr(recipe, "prompts"):
+        return 0
+    most = max(recipe.pseudo.prompt_words[1], recipe.generation.prompt_words[1])
+    texts = [" ".join(prompt.split()[:most]) for prompt in load_prompts(recipe.prompts)]
+    return max(map(len, ids_of(backbone.tokenizer, texts)))
 
 
 def try_training(recipe: Any, backbone: Backbone, losses: Losses | None) -> None:

@@ -29,7 +29,7 @@ from rayprivacy.questions.evidence_reader import (
 )
 from rayprivacy.questions.keep import Mask, candidates, measured, selection
 from rayprivacy.questions.overlap import Idf, words
-from rayprivacy.questions.public import MEASURED, Pair, Row, learnt_from, row_of
+from rayprivacy.questions.public import MEASURED, Pair, Row, learnt_from, require_contrast, row_of
 from rayprivacy.questions.settings import QuestionsConfig
 from rayprivacy.questions.value import Feedback, Learning, ranks, values
 
@@ -177,6 +177,7 @@ class Choosing:
             found["likelihood"] = self.likelihood
         seen = features(written, reader)
         good, bad = features(annotated, reader), features(misplaced(annotated, dice), reader)
+        require_contrast(by, len(bad) > 0)  # those of a search that do not judge can be other ones than all
         for name, loss in (("classifier", as_classes), ("ranking", as_ranking)):
             if by in (name, MEASURED) and len(bad):
                 found[name] = contrasted(good, bad, loss, dice)(seen)

@@ -87,15 +87,20 @@ def check_selection(by: str, source: Sequence[Row], learnt: Sequence[Row]) -> No
             f"questions.pairs are about {_WINDOW} sentences at most, of which none are left to learn from where a tenth"
             f" of the pairs takes the place of {ANNOTATIONS}: name these, or give pairs about more sentences."
         )
-    if by in CONTRASTS and all(len(row.sentences) == 1 for row in learnt):
-        raise ConfigError(
-            f"questions.keep.by is '{by}', which learns from other sentences of annotated passages, and these have"
-            " one each: annotate longer ones, or choose another."
-        )
+    require_contrast(by, any(len(row.sentences) > 1 for row in learnt))
     if by == MEASURED and len(learnt) < LEAST_MEASURED:
         raise ConfigError(
             f"questions.keep.by is '{by}', and {len(learnt)} of the questions.pairs, a tenth, would say which selection"
             f" is best: name {ANNOTATIONS}, or pairs of which a tenth are {LEAST_MEASURED} or more, or choose another."
+        )
+
+
+def require_contrast(by: str, found: bool) -> None:
+    """Refuse a selection that learns from other sentences of annotated passages, where none was found."""
+    if by in CONTRASTS and not found:
+        raise ConfigError(
+            f"questions.keep.by is '{by}', which learns from other sentences of annotated passages, and these have"
+            " one each: annotate longer ones, or choose another."
         )
 
 

@@ -50,11 +50,14 @@ def context(tmp_path, tiny_base):
     return made
 
 
-def test_each_word_is_written_as_often_as_it_lacks_and_codes_stay_outside(context, local_ray):
+def test_each_word_is_written_as_often_as_it_lacks_and_codes_stay_outside(context, local_ray, monkeypatch):
     codes, path = Codes(context.recipe.codes, ("topic",)), context.run.public("candidates.parquet")
+    asked, real = list[Any](), openers.writing.written_once
+    monkeypatch.setattr(openers.writing, "written_once", lambda *a, **k: asked.append(a[2]) or real(*a, **k))
     found = openers.opened(context, path, WORDS, np.array([3, 2]), codes)
     (kept,) = context.run.root.glob("public/openers-*.json")
     begun = json.loads(kept.read_text())
+    assert asked == [[(cell, codes.text(cell) + opener) for cell, opener in begun]], "as the model was trained"
     assert found.column_names == ["text", "topic"]
     assert 1 <= len(found) <= 5
     assert [opener.split()[-1] for _, opener in begun] == ["soup"] * 3 + ["cat"] * 2
@@ -73,6 +76,22 @@ def test_each_word_is_written_as_often_as_it_lacks_and_codes_stay_outside(contex
     assert all("cat" in text for text in again["text"].to_pylist()), "of other votes"
 
 
+def test_an_opener_is_no_longer_than_a_base_is_known_to_have_positions_for(context, local_ray, monkeypatch):
+    codes, path = Codes(context.recipe.codes, ("topic",)), context.run.public("candidates.parquet")
+    model = load_backbone(ModelConfig(base=str(context.run.root / "model")))
+    monkeypatch.setattr(openers, "opener_tokens", lambda recipe: 6)
+    found = openers.opened(context, path, WORDS, np.array([9, 9]), codes)
+    (kept,) = context.run.root.glob("public/openers-*.json")
+    begun = json.loads(kept.read_text())
+    assert len(begun) == 18
+    assert max(len(model.ids(opener)) for _, opener in begun) <= 6
+    assert len(found) > 0
+    monkeypatch.setattr(openers, "opener_tokens", lambda recipe: 1)
+    none = openers.opened(context, path, WORDS, np.array([8, 9]), codes)
+    assert none.column_names == found.column_names
+    assert len(none) == 0
+
+
 def test_a_word_stands_where_the_model_finds_it_likeliest():
     begun = [(cell, f"begun {place}") for place, cell in enumerate([0, 1] * 50)]
     chances = np.random.default_rng(0).random((100, 2)) * 1e-3
@@ -87,12 +106,13 @@ def test_a_word_stands_where_the_model_finds_it_likeliest():
     assert all(cell == int(opener.split()[1]) % 2 for cell, opener in found), "each with the code of its text"
 
 
-def test_a_chance_does_not_depend_on_what_is_asked_beside_it(tiny_base):
-    model = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
+@pytest.mark.parametrize(("dtype", "near"), [("float32", 1e-4), ("bfloat16", 0.1)])
+def test_a_chance_does_not_depend_on_what_is_asked_beside_it(tiny_base, dtype, near):
+    model = load_backbone(ModelConfig(base=str(tiny_base), dtype=dtype))
     texts = ["we", "topic: food\nwe eat bread with", "my dog", "bread"]
     together = openers.chances_of(model, texts, WORDS)
     alone = np.concatenate([openers.chances_of(model, [text], WORDS) for text in texts])
-    assert np.allclose(together, alone, rtol=1e-4)
+    assert np.allclose(together, alone, rtol=near)
     assert (together > 0).all()
     assert (together.sum(axis=1) < 1).all()
 

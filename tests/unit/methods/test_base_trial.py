@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import rayprivacy as rp
 from rayprivacy.blocks import trial
+from rayprivacy.blocks.match_plan import opener_tokens
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import method_of, parse_recipe
@@ -25,6 +26,7 @@ SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "nu
 LLAMA = SHAPE | {"num_key_value_heads": 2, "max_position_embeddings": 128}
 FULL = {"adapter": {"kind": "full"}}
 STUDENT = {"method": "seqpate"}
+WORDS = STUDENT | {"match": {"words": "profile.json"}}
 
 
 def _config(out, tiny, kind, config, vocabulary=400):
@@ -215,6 +217,22 @@ def test_what_stands_in_front_of_a_text_needs_positions_too(tiny_base, tmp_path)
     )
     with pytest.raises(ConfigError, match=f"positions for 16 tokens, and texts of up to {LABEL_TOKENS + 14} "):
         trial.load_base(trainer, [reading_of(trainer)])
+
+
+def test_what_a_text_is_begun_with_needs_positions_too(tiny_base, tmp_path):
+    """Otherwise a run ends when its votes are paid for and it writes behind a prompt, or behind an opener."""
+    (tmp_path / "prompts.txt").write_text("once upon a time in a land\n")
+    writing = {"generation": {"max_tokens": 100, "prompt_words": [1, 5]}, "prompts": str(tmp_path / "prompts.txt")}
+    base, recipe = load_backbone(ModelConfig(base=str(tiny_base))), _recipe(tiny_base, tmp_path, STUDENT | writing)
+    prompt = len(base.ids("once upon a time in"))
+    assert trial._longest_prompt(parse_recipe(recipe), base) == prompt < opener_tokens(parse_recipe(WORDS)) == 32
+    recipe["generation"]["max_tokens"] = base.model.config.max_position_embeddings - 1 - prompt
+    trial.load_base(parse_recipe(recipe), [])
+    with pytest.raises(ConfigError, match=r"positions for \d+ tokens, and texts of up to \d+ "):
+        trial.load_base(parse_recipe(recipe | {"match": WORDS["match"]}), [])
+    recipe["generation"]["max_tokens"] += 1
+    with pytest.raises(ConfigError, match=r"positions for \d+ tokens, and texts of up to \d+ "):
+        trial.load_base(parse_recipe(recipe), [])
 
 
 @pytest.mark.parametrize("name", ["an adapter", "a pointer in place of weights"])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from toy_questions import WIDTH, toy_questions
 
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.questions import choosing
 from rayprivacy.questions.choosing import Choosing, Sets, unread
 from rayprivacy.questions.evidence_reader import beginning, scores, trained
@@ -49,6 +50,14 @@ def test_questions_that_are_about_their_evidence_are_kept(by, sets, clean, best)
     found = best if by == "measured" else chosen(sets, by)
     assert clean[found.kept].mean() > clean.mean() + 0.1
     assert found.kept.sum() < len(clean)
+
+
+@pytest.mark.parametrize("by", ["classifier", "ranking"])
+def test_annotations_of_one_sentence_teach_no_contrast(by, sets, monkeypatch):
+    """The plan has looked at all of them, and a search learns from those that do not judge."""
+    monkeypatch.setattr(choosing, "misplaced", lambda asked, dice: asked[:0])
+    with pytest.raises(ConfigError, match=rf"keep\.by is '{by}', which learns from other sentences of annotated"):
+        chosen(sets, by)
 
 
 def test_the_highest_values_are_kept_and_the_share_that_was_asked_for(sets, clean):
