@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import ray
 import torch
 from ray.train import RunConfig, ScalingConfig
 from safetensors.torch import load_file
@@ -30,6 +31,7 @@ from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.release.steps import StepGate, StepRelease
 from rayprivacy.runs import directory, session
 from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.recipe import LOCAL
 
 SCALES = "training.layer_scale"
 SCALED_TEXTS = 64  # of public text that gradients are taken of, at most
@@ -104,7 +106,7 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
             model=context.model,
             adapter=training.adapter,
             training=training.settings,
-            engine=training.engine,
+            engine=that_finds_room(training.engine, recipe.resources.address),
             reading=training.reading,
             shards=context.shards,
             parts=context.plan.parts,
@@ -135,6 +137,14 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
     if said.exists():  # a model of before this was noted has no such sentence
         context.tried[stage] = said.read_text()
     return Trained(weights, release.inputs)
+
+
+def that_finds_room(engine: EngineConfig, address: str) -> EngineConfig:
+    """The engine with no more workers than a Ray of this machine alone has CPUs: others would never start."""
+    if address != LOCAL:
+        return engine
+    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
+    return engine.model_copy(update={"workers": min(engine.workers, cpus)})
 
 
 def save_trained(

@@ -298,7 +298,7 @@ class OpacusGradients:
 
 
 def _squared_norms(units: list[Dense]) -> Tensor:
-    return torch.stack([unit.squared()[0] for unit in units], 1)
+    return torch.stack([unit.squared() for unit in units], 1)
 
 
 def _sum(held: list[Dense], weights: Weights) -> Tensor:

@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
 LOOKS = """
 import json, os, psutil, ray, ray.data, sys
 from ray.util.metrics import Gauge
+from rayprivacy.blocks.steps import that_finds_room
+from rayprivacy.dpsgd.settings import EngineConfig
 from rayprivacy.runs.session import ray_session
 
 def listening():
@@ -28,10 +30,13 @@ for place in sys.argv[1:]:
     os.environ["TMPDIR"] = place
     with ray_session("local"):
         Gauge("rayprivacy_progress", "").set(1.0)
+        asked = [(10**6, "local"), (1, "local"), (10**6, "auto")]
+        room = [that_finds_room(EngineConfig(workers=workers), address).workers for workers, address in asked]
         rows = ray.data.range(300).map_batches(lambda batch: batch).count()
         folder = ray._private.worker._global_node.get_session_dir_path()
         around = os.path.dirname(os.path.dirname(folder))
         seen = {"listening": list(listening()), "port": ray.nodes()[0]["MetricsExportPort"], "rows": rows}
+        seen |= {"room": room, "cpus": int(ray.cluster_resources()["CPU"])}
         seen |= {"mode": os.stat(around).st_mode & 0o777, "mine": os.stat(around).st_uid == os.getuid()}
     import ray.dashboard.optional_deps  # as before
     token = os.stat(os.path.expanduser("~/.ray/auth_token")).st_mode & 0o777
@@ -73,3 +78,7 @@ def test_nothing_listens_but_what_rays_processes_talk_by(seen):
 def test_folder_and_token_are_the_owners_and_the_folder_goes_with_the_run(seen):
     assert (seen["mode"], seen["mine"], seen["left"]) == (0o700, True, False)
     assert seen["token"] == 0o600
+
+
+def test_there_are_no_more_workers_than_cpus_on_a_machine_alone(seen):
+    assert seen["room"] == [seen["cpus"], 1, 10**6]

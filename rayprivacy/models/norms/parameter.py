@@ -36,19 +36,17 @@ class ParameterGradient:
             outer = None
         if not dense:
             return ParameterGradient(None, outer, rows)
-        whole = Dense(reduce(torch.add, [term.values for term in dense]))
+        whole = dense[0] if len(dense) == 1 else Dense(reduce(torch.add, [term.values for term in dense]))
         return ParameterGradient(whole if rows is None else rows.add_to(whole), None, None)
-
-    @property
-    def _terms(self) -> list[Term]:
-        return [term for term in (self.dense, self.outer, self.rows) if term is not None]
 
     def squared(self) -> Tensor:
         """Squares of bounds from above on the norms, float64 [units]; NaN or infinite for a unit that is.
 
         No weighted sum below is longer than the bounds times the weights, up to float32 rounding (see `terms`).
         """
-        squares, lengths = zip(*(term.squared() for term in self._terms), strict=True)
+        if self.dense is not None:
+            return self.dense.squared()
+        squares, lengths = zip(*(term.squared() for term in (self.outer, self.rows) if term is not None), strict=True)
         squared: Tensor = reduce(torch.add, squares)
         length: Tensor = reduce(torch.add, lengths)
         if self.rows is not None and self.outer is not None:

@@ -99,18 +99,25 @@ def operand_dtype(left: Tensor, right: Tensor) -> torch.dtype | None:
 
 @dataclass(frozen=True, repr=False)
 class Dense:
-    """Gradients as they are, float32 [units, *shape]."""
+    """Gradients as they are, float32 [units, *shape], and the squares of their norms, float64 [units]."""
 
     values: Tensor
+    squares: Tensor | None = None  # where they are known
 
     def by_unit(self, rows: int) -> "Dense":
         """Gradients of units of `rows` rows each."""
         return self if rows == 1 else Dense(self.values.unflatten(0, (-1, rows)).sum(1))
 
-    def squared(self) -> tuple[Tensor, Tensor]:
-        """Squared norms, float64 [units], and 0: they are as exact as what will be summed."""
-        squared = torch.linalg.vector_norm(self.values.flatten(1), dim=1, dtype=torch.float64).square()
-        return squared, torch.zeros_like(squared)
+    def squared(self) -> Tensor:
+        """Squared norms, float64 [units]: they are as exact as what will be summed."""
+        if self.squares is not None:
+            return self.squares
+        squared: Tensor = torch.linalg.vector_norm(self.values.flatten(1), dim=1, dtype=torch.float64).square()
+        return squared
+
+    def apart(self) -> list["Dense"]:
+        """The gradient of each unit by itself."""
+        return [Dense(*own) for own in zip(self.values.split(1), self.squared().split(1), strict=True)]
 
     def sum(self, weights: Weights) -> Tensor:
         """The weighted sum over units, float64 [*shape].
@@ -242,7 +249,7 @@ class Rows:
         """The sum with gradients [units, *shape], which are changed in place."""
         for gradient, ids, right in zip(dense.values, self.ids, self.right, strict=True):
             gradient.index_add_(0, ids, right)
-        return dense
+        return Dense(dense.values)
 
     def add_sum(self, total: Tensor | None, weights: Weights) -> Tensor:
         """The weighted sum over units, float32 of `shape`, added to `total` in place if there is one."""

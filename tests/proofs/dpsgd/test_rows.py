@@ -23,6 +23,7 @@ from rayprivacy.dpsgd.independence import check_rows
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.dpsgd.lower_layers import LowerLayers
 from rayprivacy.models import packing
+from rayprivacy.models.norms import recorder, terms
 from rayprivacy.models.packing import Pieces, can_be_packed
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import _with_lora
@@ -183,6 +184,45 @@ def test_each_unit_is_computed_in_memory_of_its_own():
     gradients.squared_norms(lambda: row_losses(model, row), row.by_unit)
     assert seen
     assert set(seen) == {(0, 0)}
+
+
+def test_factors_of_one_shape_are_one_product_of_a_unit_whoever_is_beside_it(monkeypatch):
+    model, shapes, multiply = tiny_model("llama_lora").eval(), [], terms.batched_product
+
+    def watched(left, right):
+        shapes.append((tuple(left.shape), tuple(right.shape)))
+        return multiply(left, right)
+
+    def products(*others):
+        shapes.clear()
+        (row,) = rows([_documents([length]) for length in (17, *others)], 128, PAD)
+        gradients.squared_norms(lambda: row_losses(model, row), row.by_unit)
+        return [(left, right) for left, right in shapes if right[1] == 16]
+
+    monkeypatch.setattr(terms, "batched_product", watched)
+    assert can_be_packed(model, 40)
+    gradients = BookKeeping(model, Clipping(1.0))
+    alone = products()
+    assert alone == products(9) == products(40, 9, 5)
+    assert sum(left[0] for left, _ in alone) == len(gradients.parameters)
+    assert len(alone) < len(gradients.parameters)
+    monkeypatch.setattr(recorder, "TOGETHER", 1)
+    assert len(products()) == len(gradients.parameters)
+
+
+def test_attention_is_in_float32_whatever_the_rest_is_in(monkeypatch):
+    model, seen, attend = tiny_model("llama_lora").eval(), set(), torch.nn.functional.scaled_dot_product_attention
+
+    def watched(query, key, value, *rest, **named):
+        found = attend(query, key, value, *rest, **named)
+        seen.update(side.dtype for side in (query, key, value, found))
+        return found
+
+    assert can_be_packed(model, 20)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    (row,) = rows([_documents([length]) for length in (7, 20)], 64, PAD)
+    assert row_losses(model, row, low_precision=True).isfinite().all()
+    assert seen == {torch.float32}
 
 
 def _of_everybody(model, batch):
