@@ -5,7 +5,6 @@ All figures are internal: they read private text and are outside the certificate
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,12 +12,11 @@ import torch
 from rayprivacy.core.console import Told, nobody
 from rayprivacy.core.files import Json
 from rayprivacy.corpus.manifest import first_holdout
-from rayprivacy.dpsgd.batches import Batch, Document, packed
+from rayprivacy.dpsgd.batches import Document, packed
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.dpsgd.units import Reading, documents_of
 from rayprivacy.evaluation.language import length_summary, perplexity
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import driver_threads, side_by_side
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.sealing import sealed
 
@@ -32,17 +30,15 @@ def heldout_rows(run: Run[Any]) -> list[Json]:
     return rows
 
 
+@torch.no_grad()
 def total_loss(run: Run[Any], model: Any, end: int, documents: Sequence[Document]) -> tuple[float, int]:
     """The negative log-likelihood of some documents behind their contexts, in nats, and of how many tokens it is."""
-    batches = packed([[each] for each in documents], run.recipe.resources.tokens_at_once, end)
-    counted = [replace(batch, weights=(batch.weights > 0).float()) for batch in batches]
-    total = sum(side_by_side(partial(_loss, model), counted, driver_threads()))
-    return total, sum(batch.targets for batch in counted)
-
-
-@torch.no_grad()
-def _loss(model: Any, batch: Batch) -> float:
-    return float(row_losses(model, batch).sum())
+    total, tokens = 0.0, 0
+    for batch in packed([[each] for each in documents], run.recipe.resources.tokens_at_once, end):
+        counted = (batch.weights > 0).float()
+        total += float(row_losses(model, replace(batch, weights=counted)).sum())
+        tokens += int(counted.sum())
+    return total, tokens
 
 
 @sealed("the evaluation on held-out users")
