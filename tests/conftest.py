@@ -61,8 +61,8 @@ def pytest_collection_modifyitems(config, items):
 
     Files are not divided. A Ray for each file would be started again and again; one for all, which waits for a third of
     its time, would be at work long after the other tests have ended. So whole runs have one, and parts of runs another,
-    with all that asks questions: each takes about half of the time. Files that share the cluster with a dashboard come
-    last of those that are slow: it would run idle beside others of them.
+    with all that asks questions or has two stages: each takes about half of the time. Files that share the cluster with
+    a dashboard come last of those that are slow: it would run idle beside others of them.
     """
     if not hasattr(config, "workerinput"):
         return
@@ -71,7 +71,8 @@ def pytest_collection_modifyitems(config, items):
     with_head = _asking(items, "head")
     for item in items:
         name = item.location[0]
-        ray = "runs" if name.startswith("tests/runs") and "question" not in name else "ray"
+        elsewhere = "question" in name or "two_stage" in name
+        ray = "runs" if name.startswith("tests/runs") and not elsewhere else "ray"
         item.add_marker(pytest.mark.xdist_group(ray if item.path in with_ray else name))
     items.sort(key=lambda item: (item.path not in with_ray, item.path not in slow, item.path in with_head))
     config.stash[WITH_RAY] = with_ray
