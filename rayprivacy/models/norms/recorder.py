@@ -148,7 +148,8 @@ class Recorder:
         """Whether it is of a linear layer without bias, of a row, whose gradients are kept as they are."""
         if isinstance(self._units, int) or type(use.module) is not nn.Linear or use.module.bias is not None:
             return False
-        return Outer(use.gradient, use.input).as_short_as(_POSITIONS)
+        sides = (use.gradient, use.input)
+        return all(side.dim() == 3 for side in sides) and Outer(*sides).as_short_as(_POSITIONS)
 
     def _take_together(self, uses: list[Use]) -> None:
         """Compute gradients of some factors of one shape, those of each unit at once, and forget the uses."""

@@ -210,6 +210,35 @@ def test_factors_of_one_shape_are_one_product_of_a_unit_whoever_is_beside_it(mon
     assert len(products()) == len(gradients.parameters)
 
 
+class _Shaped(torch.nn.Module):
+    """A small linear layer that reads a row of tokens in another shape."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.own, self.shape = torch.nn.Linear(6, 5, bias=False), shape
+
+    def forward(self, row, pieces):
+        found = self.own(row.view(self.shape)).square().view(pieces.tokens, -1).sum(1)
+        return torch.stack([piece.sum() for piece in pieces.of(found)])
+
+
+def test_a_factor_that_reads_tokens_in_another_shape_has_its_own_gradient_or_is_refused():
+    pieces, row = Pieces((3, 4), 8), torch.randn(1, 8, 12)
+    heads, flat = _Shaped((1, 8, 2, 6)), _Shaped((16, 6))
+    tape = recorder.Recorder(heads)
+    with tape.recording(pieces):
+        losses = heads(row, pieces)
+    tape.differentiate(losses)
+    alone = (torch.autograd.grad(heads(row, pieces)[unit], heads.own.weight)[0] for unit in range(2))
+    expected = [each.square().sum() for each in alone]
+    torch.testing.assert_close(tape.squared_norms()[:, 0].float(), torch.stack(expected))
+    tape = recorder.Recorder(flat)
+    with tape.recording(pieces):
+        losses = flat(row, pieces)
+    with pytest.raises(ConfigError, match="cannot be told apart"):
+        tape.differentiate(losses)
+
+
 def test_attention_is_in_float32_whatever_the_rest_is_in(monkeypatch):
     model, seen, attend = tiny_model("llama_lora").eval(), set(), torch.nn.functional.scaled_dot_product_attention
 
