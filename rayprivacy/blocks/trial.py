@@ -13,6 +13,7 @@ them must ask for the same weights by name and shape.
 
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ _ROWS, _TOKENS = 2, 8  # of the batch of which a step is taken
 _MOVE = 1e-2  # how far a step moves each weight, relatively: so far that its loss would show
 _PRECISE, _ROUNDED = 1e-4, 2e-2  # how far logits may be apart, relatively; the latter in bfloat16
 _MARKS = 2  # tokens around a text
-Losses = Callable[[Any, Batch], Tensor]
+Losses = Callable[..., Tensor]  # of a model and a batch, and whether it computes in `low_precision`
 
 
 def try_language_model(recipe: Any, readings: Sequence[Reading], losses: Losses | None = row_losses) -> Backbone:
@@ -96,7 +97,8 @@ def try_training(recipe: Any, backbone: Backbone, losses: Losses | None) -> None
         model = trainable(backbone, recipe.adapter)
         check_memory(model)
         if recipe.resources.gradients == "bookkeeping" and recipe.training.microbatches is None:
-            _step(base, model, losses)
+            low_precision = recipe.model.dtype == "bfloat16"  # as in the training
+            _step(base, model, losses and partial(losses, low_precision=low_precision))
     try_saving(recipe.model, backbone, merged(model, backbone))
 
 

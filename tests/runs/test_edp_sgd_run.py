@@ -113,6 +113,19 @@ def _causal(base):
     return "-o", f"model.base={base}", "-o", "adapter.kind=lora", "-o", "model.dtype=bfloat16"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_causal_base_is_tried_in_the_format_that_it_is_trained_in(dtype, tiny_base):
+    keys = [
+        f"model.base={tiny_base}",
+        "model.layers=1",
+        "model.trained=all",
+        "adapter.kind=lora",
+        f"model.dtype={dtype}",
+    ]
+    recipe = rp.load_recipe(JOB, keys)
+    assert method_of(recipe).try_base(recipe).model.config.model_type == "llama"
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["users", "micro-batches", "causal", "lstm"])
 def test_killed_at_three_points_it_ends_alike(job, tiny_base, kind, check_undisturbed):
