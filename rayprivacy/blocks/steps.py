@@ -106,7 +106,7 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
             model=context.model,
             adapter=training.adapter,
             training=training.settings,
-            engine=that_finds_room(training.engine, recipe.resources.address),
+            engine=training.engine if ray_train else that_finds_room(training.engine, recipe.resources.address),
             reading=training.reading,
             shards=context.shards,
             parts=context.plan.parts,

@@ -97,8 +97,8 @@ def try_training(recipe: Any, backbone: Backbone, losses: Losses | None) -> None
         model = trainable(backbone, recipe.adapter)
         check_memory(model)
         if recipe.resources.gradients == "bookkeeping" and recipe.training.microbatches is None:
-            low_precision = recipe.model.dtype == "bfloat16"  # as in the training
-            _step(base, model, losses and partial(losses, low_precision=low_precision))
+            coarse = any(each.dtype == torch.bfloat16 for each in backbone.model.parameters())  # `auto` may choose it
+            _step(base, model, losses and partial(losses, low_precision=coarse))
     try_saving(recipe.model, backbone, merged(model, backbone))
 
 

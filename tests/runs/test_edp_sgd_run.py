@@ -113,7 +113,7 @@ def _causal(base):
     return "-o", f"model.base={base}", "-o", "adapter.kind=lora", "-o", "model.dtype=bfloat16"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "auto"])
 def test_a_causal_base_is_tried_in_the_format_that_it_is_trained_in(dtype, tiny_base):
     keys = [
         f"model.base={tiny_base}",
